@@ -1,0 +1,81 @@
+"""All that a plugin author imports."""
+
+from omni.errors import (
+    BadRequest,
+    Busy,
+    ConfigError,
+    MissingDependency,
+    OmniError,
+    StageFailed,
+    TooLarge,
+    Unavailable,
+    WeightsError,
+)
+from omni.hookspecs import hookimpl
+from omni.messages import (
+    AudioChunk,
+    Message,
+    ReferenceAudio,
+    Segment,
+    SpeechRequest,
+    TranscriptChunk,
+    TranscriptionRequest,
+    Usage,
+    Word,
+)
+from omni.recipe import Limits, Recipe, Speech, StageSpec, Transcription, Voice, Weights
+from omni.stages import (
+    AR,
+    Aggregator,
+    AROptions,
+    DecodeJob,
+    Decoder,
+    DecoderOptions,
+    Encoder,
+    EncoderOptions,
+    Preprocess,
+    PreprocessOptions,
+    StageContext,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AR",
+    "AROptions",
+    "Aggregator",
+    "AudioChunk",
+    "BadRequest",
+    "Busy",
+    "ConfigError",
+    "DecodeJob",
+    "Decoder",
+    "DecoderOptions",
+    "Encoder",
+    "EncoderOptions",
+    "Limits",
+    "Message",
+    "MissingDependency",
+    "OmniError",
+    "Preprocess",
+    "PreprocessOptions",
+    "Recipe",
+    "ReferenceAudio",
+    "Segment",
+    "Speech",
+    "SpeechRequest",
+    "StageContext",
+    "StageFailed",
+    "StageSpec",
+    "TooLarge",
+    "TranscriptChunk",
+    "Transcription",
+    "TranscriptionRequest",
+    "Unavailable",
+    "Usage",
+    "Voice",
+    "Weights",
+    "WeightsError",
+    "Word",
+    "hookimpl",
+]

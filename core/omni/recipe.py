@@ -1,0 +1,179 @@
+"""What a plugin declares: recipes, their stages, weights, task and limits.
+
+Everything here is plain data that imports without torch; classes are named as ``module:Class`` strings
+and resolved when the recipe is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+_NAME = r"^[a-z0-9][a-z0-9._-]*$"
+_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+ImportPath = Annotated[str, Field(pattern=_PATH)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Weights(_Frozen):
+    """Where weights come from, tried in this order: ``--weights``, ``package``, the Hub.
+
+    ``repo`` is a Hub id, ``revision`` a commit or tag, ``allow`` the file patterns to fetch. ``package`` names
+    a callable ``module:function`` of an installed package that returns a local folder; ``pip`` is the
+    requirement that brings it. ``access`` says in words what the Hub asks for (gated repository, licence).
+    """
+
+    repo: str | None = None
+    revision: str | None = None
+    allow: tuple[str, ...] = ()
+    package: ImportPath | None = None
+    pip: str | None = None
+    access: str | None = None
+
+    def __init__(self, repo: str | None = None, **fields: Any) -> None:
+        super().__init__(repo=repo, **fields)
+
+
+class Voice(_Frozen):
+    id: str
+    name: str = ""
+    language: str | None = None
+
+    def __init__(self, id: str, **fields: Any) -> None:  # noqa: A002
+        super().__init__(id=id, **fields)
+
+
+class Speech(_Frozen):
+    """Text in, audio out.
+
+    ``native_speed`` is the range of ``speed`` that the model itself can speak at; outside of it, or without
+    it, core stretches time and keeps the pitch. ``params`` names a pydantic model of further request fields.
+    ``stream_tolerance`` is the largest difference of one sample between streamed and whole output.
+    """
+
+    kind: Literal["speech"] = "speech"
+    sample_rate: Annotated[int, Field(ge=8000, le=192000)]
+    channels: Literal[1, 2] = 1
+    voices: tuple[Voice, ...] = ()
+    languages: tuple[str, ...] | None = None
+    cloning: bool = False
+    instructions: bool = False
+    seed: bool = False
+    native_speed: tuple[float, float] | None = None
+    max_characters: Annotated[int, Field(ge=1)] = 100_000
+    params: ImportPath | None = None
+    stream_tolerance: float = 0.0
+
+    @field_validator("voices", mode="before")
+    @classmethod
+    def _voice_names(cls, value: Any) -> Any:
+        return tuple(Voice(v) if isinstance(v, str) else v for v in value)
+
+
+class Transcription(_Frozen):
+    """Audio in, text out. ``languages`` are ISO 639-1 codes (None: any); one language means no detection."""
+
+    kind: Literal["transcription"] = "transcription"
+    languages: tuple[str, ...] | None = None
+    timestamps: tuple[Literal["segment", "word"], ...] = ()
+    prompt: bool = False
+    temperature: bool = False
+    seed: bool = False
+    max_seconds: Annotated[float, Field(gt=0)] = 4 * 3600.0
+    params: ImportPath | None = None
+
+
+Task = Annotated[Speech | Transcription, Field(discriminator="kind")]
+
+
+class StageSpec(_Frozen):
+    """One node of the graph. ``after`` names the stages it takes from (none: the request itself).
+
+    ``options`` are defaults of the stage class's ``Options``; ``stream`` says that this stage gives a stream
+    of items for one item (informative, checked by the conformance kit).
+    """
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    cls: ImportPath
+    after: tuple[str, ...] = ()
+    stream: bool = False
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    def __init__(self, name: str, cls: str, **fields: Any) -> None:
+        super().__init__(name=name, cls=cls, **fields)
+
+    @field_validator("after", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class Limits(_Frozen):
+    """``max_requests`` run or wait at once; one more gets 429. ``timeout_s`` bounds a whole request."""
+
+    max_requests: Annotated[int, Field(ge=1)] = 256
+    timeout_s: Annotated[float, Field(gt=0)] = 3600.0
+
+
+class Recipe(_Frozen):
+    """A servable model: a graph of stages with its task, weights and limits."""
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    summary: str
+    license: str
+    task: Task
+    stages: tuple[StageSpec, ...] = Field(min_length=1)
+    weights: Weights | None = None
+    requires: tuple[str, ...] = ()
+    extra: str | None = None
+    aliases: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    samples: ImportPath | None = None
+
+    @model_validator(mode="after")
+    def _graph(self) -> Recipe:
+        seen: set[str] = set()
+        for stage in self.stages:
+            if stage.name in seen:
+                raise ValueError(f"recipe {self.name!r}: two stages are named {stage.name!r}")
+            seen.add(stage.name)
+        for stage in self.stages:
+            for source in stage.after:
+                if source not in seen:
+                    raise ValueError(f"stage {stage.name!r} comes after {source!r}, which does not exist")
+        self.order()
+        outputs = self.outputs()
+        if len(outputs) != 1:
+            raise ValueError(f"recipe {self.name!r} needs exactly one last stage, it has {outputs}")
+        return self
+
+    def order(self) -> tuple[StageSpec, ...]:
+        """The stages, every one after its sources. Raises ValueError that names the stages of a cycle."""
+        done: list[StageSpec] = []
+        names: set[str] = set()
+        waiting = list(self.stages)
+        while waiting:
+            ready = [s for s in waiting if names.issuperset(s.after)]
+            if not ready:
+                raise ValueError(f"recipe {self.name!r}: a cycle runs through {[s.name for s in waiting]}")
+            done += ready
+            names.update(s.name for s in ready)
+            waiting = [s for s in waiting if s.name not in names]
+        return tuple(done)
+
+    def outputs(self) -> list[str]:
+        """Names of the stages that no other stage comes after."""
+        sources = {name for stage in self.stages for name in stage.after}
+        return [stage.name for stage in self.stages if stage.name not in sources]
+
+    def stage(self, name: str) -> StageSpec:
+        return next(s for s in self.stages if s.name == name)
+
+
+def is_recipe_name(text: str) -> bool:
+    return re.match(_NAME, text) is not None
