@@ -6,13 +6,15 @@ and resolved when the recipe is loaded.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
 _PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+RESERVED = ("weights", "executor", "transport", "limits")
+"""Words that ``--set`` understands beside the names of stages; no stage may be called so."""
+
 ImportPath = Annotated[str, Field(pattern=_PATH)]
 
 
@@ -44,7 +46,7 @@ class Voice(_Frozen):
     name: str = ""
     language: str | None = None
 
-    def __init__(self, id: str, **fields: Any) -> None:  # noqa: A002
+    def __init__(self, id: str, **fields: Any) -> None:
         super().__init__(id=id, **fields)
 
 
@@ -106,6 +108,13 @@ class StageSpec(_Frozen):
 
     def __init__(self, name: str, cls: str, **fields: Any) -> None:
         super().__init__(name=name, cls=cls, **fields)
+
+    @field_validator("name")
+    @classmethod
+    def _not_reserved(cls, value: str) -> str:
+        if value in RESERVED:
+            raise ValueError(f"a stage cannot be called {value!r}")
+        return value
 
     @field_validator("after", mode="before")
     @classmethod
@@ -174,6 +183,8 @@ class Recipe(_Frozen):
     def stage(self, name: str) -> StageSpec:
         return next(s for s in self.stages if s.name == name)
 
-
-def is_recipe_name(text: str) -> bool:
-    return re.match(_NAME, text) is not None
+    def pip_line(self) -> str:
+        """The command that installs what the recipe needs beyond core."""
+        if self.extra is not None:
+            return f"pip install 'omni-recipes[{self.extra}]'"
+        return f"pip install {' '.join(self.requires)}" if self.requires else "see the plugin's README"

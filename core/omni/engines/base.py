@@ -101,9 +101,7 @@ class Engine(Protocol):
     def start(self) -> None:
         """Allocate and start the engine's thread or process. Raises ConfigError for impossible options."""
 
-    def submit(
-        self, request_id: str, prompt: Prompt, params: SamplingParams, sink: Sink
-    ) -> Handle: ...
+    def submit(self, request_id: str, prompt: Prompt, params: SamplingParams, sink: Sink) -> Handle: ...
 
     def abort(self, handle: Handle) -> None:
         """End a request without further output; its slots and pages are free when this step is over."""

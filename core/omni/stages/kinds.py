@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from omni.engines.base import ARModel, Prompt, SamplingParams, StepOutput
 from omni.messages import Message
@@ -118,10 +118,19 @@ class Aggregator(Stage[In, Out], Generic[In, Out, State]):
 
 
 class AROptions(StageOptions):
-    """``engine`` names one of the registered AR engines, ``auto`` lets core choose and say why.
-    ``engines`` options are checked by the engine itself, e.g. ``--set ar.torch.page_size=16``."""
+    """``engine`` names a registered AR engine; ``auto`` lets core choose and say why. ``parallel_items`` items of one
+    request are generated at once (1: each after the other). Options of an engine go under its name, for example
+    ``--set ar.torch.page_size=16``, and are checked by that engine."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
 
     engine: str = "auto"
+    prompt_workers: Annotated[int, Field(ge=1, le=64)] = 2
+    parallel_items: Annotated[int, Field(ge=1, le=1024)] = 1
+
+    def engine_options(self) -> dict[str, Any]:
+        """What was set under engines' names, by engine."""
+        return dict(self.__pydantic_extra__ or {})
 
 
 class AR(Stage[In, Out]):

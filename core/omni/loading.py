@@ -1,0 +1,135 @@
+"""From a recipe's names to checked classes: everything that can be wrong is found before the first request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from omni.config import RecipeConfig, describe
+from omni.errors import ConfigError
+from omni.messages import AudioChunk as Audio
+from omni.messages import Message, SpeechRequest, TranscriptChunk, TranscriptionRequest
+from omni.plugins import Plugins, import_path
+from omni.recipe import Recipe, StageSpec
+from omni.stages import Aggregator, Stage, StageOptions
+from omni.transports.inproc import Joined
+
+_REQUESTS: dict[str, type[Message]] = {"speech": SpeechRequest, "transcription": TranscriptionRequest}
+_RESULTS: dict[str, type[Message]] = {"speech": Audio, "transcription": TranscriptChunk}
+
+
+@dataclass(frozen=True)
+class CheckedStage:
+    """A node of the graph with its class and validated options."""
+
+    spec: StageSpec
+    cls: type[Stage[Any, Any]]
+    options: StageOptions
+
+
+def request_type(recipe: Recipe) -> type[Message]:
+    """What a recipe takes."""
+    return _REQUESTS[recipe.task.kind]
+
+
+def result_type(recipe: Recipe) -> type[Message]:
+    """What a recipe's last stage gives."""
+    return _RESULTS[recipe.task.kind]
+
+
+def check(config: RecipeConfig) -> list[CheckedStage]:
+    """Resolve and check every stage of a recipe, in an order in which each comes after its sources.
+
+    Raises:
+        ConfigError: a wrong name, an option that does not exist or is out of range, an edge whose types do not fit.
+        MissingDependency: a stage's module needs a package that is not installed.
+    """
+    recipe = config.recipe
+    stages = [_check_stage(config, spec) for spec in recipe.order()]
+    by_name = {stage.spec.name: stage for stage in stages}
+    for stage in stages:
+        _check_inputs(recipe, stage, by_name)
+    last = by_name[recipe.outputs()[0]]
+    if not issubclass(last.cls.output_type, result_type(recipe)):
+        raise ConfigError(
+            f"stage {last.spec.name!r} is the last of a {recipe.task.kind} recipe and must give "
+            f"{result_type(recipe).__name__}, it gives {last.cls.output_type.__name__}"
+        )
+    return stages
+
+
+def _check_stage(config: RecipeConfig, spec: StageSpec) -> CheckedStage:
+    recipe = config.recipe
+    what = f"stage {spec.name!r} of recipe {recipe.name!r}"
+    cls = import_path(spec.cls, what)
+    if not (isinstance(cls, type) and issubclass(cls, Stage) and hasattr(cls, "kind")):
+        raise ConfigError(f"{what}: {spec.cls!r} is not one of the five kinds of stage")
+    if not hasattr(cls, "input_type"):
+        raise ConfigError(f"{what}: {cls.__name__} must name its message types: {cls.__bases__[0].__name__}[In, Out]")
+    try:
+        options = cls.Options.model_validate(config.options(spec.name))
+    except ValidationError as error:
+        known = ", ".join(cls.Options.model_fields) or "none"
+        raise ConfigError(f"{what}: {describe(error)} (options of this stage: {known})") from error
+    return CheckedStage(spec, cls, options)
+
+
+def _check_inputs(recipe: Recipe, stage: CheckedStage, by_name: dict[str, CheckedStage]) -> None:
+    spec, wanted = stage.spec, stage.cls.input_type
+    if not spec.after:
+        sources = {"the request": request_type(recipe)}
+    elif len(spec.after) > 1 and not issubclass(stage.cls, Aggregator):
+        sources = {" + ".join(spec.after): Joined}
+    else:
+        sources = {name: by_name[name].cls.output_type for name in spec.after}
+    for name, given in sources.items():
+        if not issubclass(given, wanted):
+            raise ConfigError(
+                f"recipe {recipe.name!r}: stage {spec.name!r} takes {wanted.__name__}, but {name!r} gives "
+                f"{given.__name__}"
+            )
+
+
+def engine_for(plugins: Plugins, stage: CheckedStage) -> tuple[str, Any, str]:
+    """Choose the engine of an AR stage: ``(name, factory, reason)``.
+
+    An engine module may offer ``probe() -> str | None``, which says why it cannot run here, and ``preference: int``;
+    ``auto`` takes the most preferred one that can run.
+    """
+    registry = plugins.engines()
+    options: Any = stage.options
+    what = f"stage {stage.spec.name!r}"
+    for name in options.engine_options():
+        if name not in registry:
+            known = ", ".join([*type(options).model_fields, *registry])
+            raise ConfigError(f"{what}: there is no option or engine {name!r}; there are: {known}")
+    if options.engine != "auto":
+        if options.engine not in registry:
+            raise ConfigError(f"{what}: there is no engine {options.engine!r}; there are: {', '.join(registry)}")
+        factory = import_path(registry[options.engine], f"engine {options.engine!r}")
+        if reason := _probe(factory):
+            raise ConfigError(f"{what}: engine {options.engine!r} cannot run here: {reason}")
+        return options.engine, factory, "asked for"
+    refused: list[str] = []
+    candidates: list[tuple[int, str, Any]] = []
+    for name, path in registry.items():
+        try:
+            factory = import_path(path, f"engine {name!r}")
+            reason = _probe(factory)
+        except ConfigError as error:
+            reason = error.message
+        if reason:
+            refused.append(f"{name}: {reason}")
+        else:
+            candidates.append((getattr(factory, "preference", 0), name, factory))
+    if not candidates:
+        raise ConfigError(f"{what}: no AR engine can run here ({'; '.join(refused)})")
+    _, name, factory = max(candidates, key=lambda c: c[0])
+    return name, factory, "; ".join(["auto", *refused])
+
+
+def _probe(factory: Any) -> str | None:
+    probe = getattr(factory, "probe", None)
+    return probe() if probe is not None else None
