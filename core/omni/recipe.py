@@ -130,7 +130,10 @@ class Limits(_Frozen):
 
 
 class Recipe(_Frozen):
-    """A servable model: a graph of stages with its task, weights and limits."""
+    """A servable model: a graph of stages with its task, weights and limits.
+
+    ``default`` recipes are what ``omni launch`` serves when none is named.
+    """
 
     name: Annotated[str, Field(pattern=_NAME)]
     summary: str
@@ -143,6 +146,7 @@ class Recipe(_Frozen):
     aliases: tuple[str, ...] = ()
     limits: Limits = Limits()
     samples: ImportPath | None = None
+    default: bool = False
 
     @model_validator(mode="after")
     def _graph(self) -> Recipe:
