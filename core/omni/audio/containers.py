@@ -1,0 +1,125 @@
+"""Which container a file is, by its first bytes only, and what its structure says before it is decoded.
+
+FFmpeg resynchronises in silence where a file is damaged. The walks of :mod:`omni.audio.walks` follow the
+structure of each container instead, so that a hole or a cut is an error and never a shorter success.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from omni.audio import mpeg, walks
+from omni.audio.walks import Damaged
+
+# A size field of zero or at least this much, with less behind it, comes from a recorder that did not know
+# the length yet: ffmpeg writes 0xFFFFFFFF, arecord 0x80000000, wave and others 0x7FFFFFFF, SoX 0x7FFFF000.
+_OPEN_SIZE = 0x7FFFF000
+_MAX_CHUNKS = 1000
+
+# PCM, MS ADPCM, float, A-law, mu-law, IMA ADPCM, extensible: only whole blocks of these can be decoded.
+_BLOCK_FORMATS = {1, 2, 3, 6, 7, 0x11, 0xFFFE}
+
+
+@dataclass(frozen=True)
+class Container:
+    """``demuxer`` is FFmpeg's name; ``walk`` follows the file and gives the offsets up to which it is whole.
+
+    ``numbered`` says that packets carry their exact sample number, so that a hole shows there.
+    """
+
+    name: str
+    demuxer: str
+    walk: Callable[[memoryview], Iterator[int]]
+    numbered: bool = False
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A recognised file: the part to decode, and the number of samples its header promises (None: unsaid)."""
+
+    container: Container
+    view: memoryview
+    samples: int | None = None
+
+
+_WAV = Container("wav", "wav", walks.whole)
+_FLAC = Container("flac", "flac", walks.whole, numbered=True)
+_MP3 = Container("mp3", "mp3", mpeg.mp3)
+_AAC = Container("aac", "aac", mpeg.adts)
+_OGG = Container("ogg", "ogg", walks.ogg)
+_MP4 = Container("mp4", "mov", walks.mp4)
+_WEBM = Container("webm", "matroska", walks.matroska)
+
+ACCEPTED = "wav, mp3, m4a/mp4/mov, ogg (Opus, Vorbis, FLAC), flac, webm/mkv (Opus, Vorbis) and aac (ADTS)"
+
+_BOXES = {b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"styp"}
+
+
+def recognise(view: memoryview) -> Opened | None:
+    """What ``view`` is, None when it is nothing that is accepted.
+
+    Raises:
+        Damaged: it is recognised, and its header contradicts itself or the length of the file.
+    """
+    head = bytes(view[:16])
+    if head[:4] in (b"RIFF", b"RF64", b"BW64") and head[8:12] == b"WAVE":
+        return Opened(_WAV, _wav_data(view))
+    if head[:4] == b"OggS":
+        return Opened(_OGG, view)
+    if head[:4] == b"\x1a\x45\xdf\xa3":
+        return Opened(_WEBM, view)
+    if head[4:8] in _BOXES:
+        return Opened(_MP4, view)
+    start = mpeg.skip_tags(view, 0)
+    if bytes(view[start : start + 4]) == b"fLaC":
+        return Opened(_FLAC, view[start : mpeg.tags_start(view)], _flac_samples(view, start))
+    for container, frame in ((_AAC, mpeg.adts_frame), (_MP3, mpeg.mp3_frame)):
+        size = frame(view, start)
+        second = start + size
+        # The few bits of one header are easily there by chance: another one, a tag or the end must follow.
+        if size and (second >= len(view) or frame(view, second) or mpeg.skip_tags(view, second) > second):
+            return Opened(container, mpeg.without_tags(view, frame))
+    return None
+
+
+def _wav_data(view: memoryview) -> memoryview:
+    """``view`` up to the last whole block of samples; what follows the samples is not needed."""
+    position, align, long_size = 12, 0, None
+    for _ in range(_MAX_CHUNKS):
+        if position + 8 > len(view):
+            break
+        tag, size = struct.unpack_from("<4sI", view, position)
+        position += 8
+        if tag == b"data":
+            if not align:
+                raise Damaged("its samples come before their description (the fmt chunk)")
+            return _wav_samples(view, position, size if long_size is None else long_size, align)
+        if position + size > len(view):
+            raise Damaged(f"its {tag!r} chunk is cut off")
+        if tag == b"ds64" and size >= 16:
+            (long_size,) = struct.unpack_from("<Q", view, position + 8)
+        elif tag == b"fmt " and size >= 14:
+            code, block = struct.unpack_from("<H10xH", view, position)
+            align = max(1, block) if code in _BLOCK_FORMATS else 1
+        position += size + size % 2
+    raise Damaged("it ends before its samples (there is no data chunk)")
+
+
+def _wav_samples(view: memoryview, start: int, size: int, align: int) -> memoryview:
+    present = len(view) - start
+    (riff,) = struct.unpack_from("<I", view, 4)
+    is_open = size >= _OPEN_SIZE if size else riff + 8 != len(view)
+    if size > present and not is_open:
+        raise Damaged(f"its header promises {size} bytes of samples, {present} are there")
+    if is_open:
+        size = min(present, size or present)
+    return view[: start + size - size % align]
+
+
+def _flac_samples(view: memoryview, start: int) -> int | None:
+    """The 36-bit length in STREAMINFO (RFC 9639, section 8.2); zero means that it is not known."""
+    if len(view) < start + 42:
+        raise Damaged("it ends in its header")
+    return (int.from_bytes(view[start + 21 : start + 26], "big") & (1 << 36) - 1) or None
