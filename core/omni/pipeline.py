@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from omni.config import RecipeConfig
-from omni.errors import Busy, Cancelled, DeadlineExceeded, OmniError, Unavailable
+from omni.errors import BadRequest, Busy, Cancelled, DeadlineExceeded, OmniError, Unavailable
 from omni.executors.base import StageLaunch
 from omni.loading import CheckedStage, check, engine_for
 from omni.messages import Message
 from omni.plugins import Plugins
 from omni.recipe import Limits, Recipe
 from omni.schedulers.base import Scheduler, StageStats
-from omni.schedulers.worker import Mailbox
+from omni.schedulers.worker import Mailbox, log
 from omni.stages import AR, Aggregator, StageContext
-from omni.transports.base import Outlet, Transport
-from omni.transports.inproc import Edge, Tee, join
+from omni.transports.base import Transport
+from omni.transports.inproc import Edge, Join, Tee
 from omni.weights import LocalWeights, locate
 
 EDGE_CAPACITY = 16
-"""Items an edge holds unless its consumer needs more at once."""
+"""Items an edge holds unless a stage of its recipe takes more at once."""
+
+Outcome = Literal["completed", "failed", "cancelled"]
 
 Progress = Callable[[str, str, str], None]
 """Called with (recipe, stage or ``weights``, what happens now)."""
@@ -45,15 +47,23 @@ class PipelineStats:
 
 class RequestStream:
     """The results of one request, as they are made. Iterate it to its end, or leave the ``async with``: whatever
-    still runs is cancelled then."""
+    still runs is cancelled then. One reader only."""
 
     def __init__(self, request_id: str, pipeline: Pipeline, edge: Edge) -> None:
         self.request_id = request_id
         self._pipeline = pipeline
         self._edge = edge
         self._waiter: asyncio.Future[None] | None = None
-        self._closed = False
-        edge.on_item = self._wake
+        self._outcome: Outcome | None = None
+        self._error: OmniError | None = None
+        edge.on_item = self._arrived
+
+    def _arrived(self) -> None:
+        # At once, not when the client reads: a failed request must not hold its place while its client is slow.
+        if self._edge.error is not None:
+            self.fail(self._edge.error)
+        else:
+            self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -64,43 +74,43 @@ class RequestStream:
 
     async def __anext__(self) -> Any:
         edge = self._edge
-        while True:
-            if edge.items:
-                return edge.take()
-            if edge.error is not None:
-                self._close("failed")
-                raise edge.error
-            if edge.ended:
+        while not edge.items:
+            if self._outcome is None and edge.ended:
                 self._close("completed")
-                raise StopAsyncIteration
-            if self._closed:
-                raise Cancelled("the request was cancelled")
+            match self._outcome:
+                case "completed":
+                    raise StopAsyncIteration
+                case "cancelled":
+                    raise Cancelled("the request was cancelled")
+                case "failed":
+                    assert self._error is not None
+                    raise self._error
             self._waiter = asyncio.get_running_loop().create_future()
             try:
                 await self._waiter
             finally:
                 self._waiter = None
+        return edge.take()
 
     def poll(self) -> Any:
         """An item that is already here, or None; never waits."""
         return self._edge.take() if self._edge.items else None
 
     def fail(self, error: OmniError) -> None:
-        """End the stream with an error and stop every stage's work on it."""
-        if not self._closed and not self._edge.ended:
-            self._pipeline.release(self.request_id)
-            self._edge.fail(error)
+        """End the stream with an error and stop every stage's work on it. A finished request is left alone."""
+        if self._outcome is None:
+            self._error = error
+            self._close("failed")
+            self._wake()
 
     def cancel(self) -> None:
         """Stop every stage's work on this request. Idempotent; a finished request is left alone."""
-        if not self._closed:
+        if self._outcome is None:
             self._close("cancelled")
             self._wake()
 
-    def _close(self, outcome: str) -> None:
-        if self._closed:
-            return
-        self._closed = True
+    def _close(self, outcome: Outcome) -> None:
+        self._outcome = outcome
         self._edge.close()
         self._pipeline.finished(self.request_id, outcome)
 
@@ -111,6 +121,25 @@ class RequestStream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cancel()
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A stage as :meth:`Pipeline.submit` sees it; one without sources takes the request."""
+
+    name: str
+    scheduler: Scheduler
+    sources: tuple[str, ...]
+    consumers: tuple[str, ...]
+    output_type: type[Message]
+    joined: bool
+
+
+@dataclass(frozen=True)
+class _Active:
+    stream: RequestStream
+    since: float
+    timer: asyncio.TimerHandle
 
 
 class Pipeline:
@@ -128,19 +157,29 @@ class Pipeline:
         self.recipe: Recipe = config.recipe
         self.limits: Limits = config.limits()
         self.notes = dict(notes)
-        self._stages = stages
-        self._schedulers = schedulers
+        self.schedulers = dict(schedulers)
         self._transport = transport
-        self._active: dict[str, tuple[RequestStream, asyncio.TimerHandle]] = {}
+        self._active: dict[str, _Active] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
         self._stats = PipelineStats()
         self._mean_seconds = 1.0
-        self._consumers: dict[str, list[CheckedStage]] = {stage.spec.name: [] for stage in stages}
-        for stage in stages:
-            for source in stage.spec.after:
-                self._consumers[source].append(stage)
+        # One size for all: where a path forks and joins again, a branch that waits for a large chunk must not be
+        # starved by a full edge of the other branch.
+        self._capacity = max(EDGE_CAPACITY, *(scheduler.input_capacity for scheduler in schedulers.values()))
+        self._nodes = [
+            _Node(
+                name=stage.spec.name,
+                scheduler=schedulers[stage.spec.name],
+                sources=stage.spec.after or ("request",),
+                consumers=tuple(other.spec.name for other in stages if stage.spec.name in other.spec.after),
+                output_type=stage.cls.output_type,
+                joined=len(stage.spec.after) > 1 and not issubclass(stage.cls, Aggregator),
+            )
+            for stage in reversed(stages)
+        ]
+        self._entries = [stage.spec.name for stage in stages if not stage.spec.after]
 
     @classmethod
     async def load(cls, config: RecipeConfig, plugins: Plugins, progress: Progress | None = None) -> Pipeline:
@@ -152,6 +191,7 @@ class Pipeline:
         recipe = config.recipe
         report = progress or (lambda *_: None)
         stages = check(config)
+        config.limits()
         report(recipe.name, "weights", "locating")
         weights = await asyncio.to_thread(locate, recipe, config.text("weights"))
         report(recipe.name, "weights", "ready" if weights else "none needed")
@@ -159,25 +199,23 @@ class Pipeline:
         transport = plugins.build(plugins.transports(), config.text("transport", "inproc") or "", "transport")
         mailbox = Mailbox(asyncio.get_running_loop())
         notes: dict[str, str] = {}
+        up: dict[str, Scheduler] = {}
 
-        async def launch(stage: CheckedStage) -> Scheduler:
+        async def launch(stage: CheckedStage) -> None:
             name = stage.spec.name
             report(recipe.name, name, "loading")
-            scheduler: Scheduler = await executor.launch(_launch(config, stage, weights, plugins, notes), mailbox)
+            up[name] = await executor.launch(_launch(config, stage, weights, plugins, notes), mailbox)
             report(recipe.name, name, "ready")
-            return scheduler
 
-        results = await asyncio.gather(*(launch(stage) for stage in stages), return_exceptions=True)
-        errors = [result for result in results if isinstance(result, BaseException)]
-        if errors:
-            await asyncio.gather(*(r.close() for r in results if not isinstance(r, BaseException)))
-            raise errors[0]
-        schedulers = {
-            stage.spec.name: result
-            for stage, result in zip(stages, results, strict=True)
-            if not isinstance(result, BaseException)
-        }
-        return cls(config, stages, schedulers, transport, notes)
+        try:
+            results = await asyncio.gather(*(launch(stage) for stage in stages), return_exceptions=True)
+            for error in results:
+                if error is not None:
+                    raise error
+        except BaseException:
+            await _close_all(up.values())
+            raise
+        return cls(config, stages, up, transport, notes)
 
     def submit(self, request: Message, request_id: str | None = None) -> RequestStream:
         """Start a request; its stages begin before this returns.
@@ -185,6 +223,7 @@ class Pipeline:
         Raises:
             Busy: ``limits.max_requests`` are under way (429 with Retry-After).
             Unavailable: the pipeline is draining.
+            BadRequest: a request of this id is under way.
         """
         if self._draining:
             raise Unavailable("the server is shutting down", retry_after=5.0)
@@ -195,61 +234,58 @@ class Pipeline:
                 retry_after=max(1.0, round(self._mean_seconds)),
             )
         request_id = request_id or uuid.uuid4().hex
+        if request_id in self._active:
+            raise BadRequest(f"a request with the id {request_id!r} is under way", code="duplicate_request_id")
         loop = asyncio.get_running_loop()
-        inputs: dict[str, dict[str, Edge]] = {}
-        result = Edge(EDGE_CAPACITY)
+        result = Edge(self._capacity)
         stream = RequestStream(request_id, self, result)
         timer = loop.call_later(self.limits.timeout_s, self._time_out, stream)
-        self._active[request_id] = (stream, timer)
+        self._active[request_id] = _Active(stream, loop.time(), timer)
         self._idle.clear()
         self._stats.requests_total += 1
-        entries: list[Edge] = []
-        for stage in reversed(self._stages):
-            name = stage.spec.name
-            scheduler = self._schedulers[name]
-            capacity = max(EDGE_CAPACITY, scheduler.input_capacity)
-            sources = {source: Edge(capacity) for source in stage.spec.after or ("request",)}
-            inputs[name] = sources
-            if not stage.spec.after:
-                entries.append(sources["request"])
-            if len(sources) > 1 and not issubclass(stage.cls, Aggregator):
-                sources = {"joined": join(sources, capacity)}
-            scheduler.open(request_id, sources, self._outlet(stage, inputs, result))
-        for entry in entries:
-            outlet = self._transport.connect(type(request), entry)
-            outlet.put(request)
-            outlet.end()
+        try:
+            self._connect(request, request_id, result)
+        except BaseException:
+            stream.cancel()
+            raise
         return stream
 
-    def _outlet(self, stage: CheckedStage, inputs: dict[str, dict[str, Edge]], result: Edge) -> Outlet:
-        name = stage.spec.name
-        receivers = [inputs[consumer.spec.name][name] for consumer in self._consumers[name]] or [result]
-        outlets = [self._transport.connect(stage.cls.output_type, receiver) for receiver in receivers]
-        return outlets[0] if len(outlets) == 1 else Tee(outlets)
+    def _connect(self, request: Message, request_id: str, result: Edge) -> None:
+        """Give every stage its ends of the edges, consumers first, then put the request in."""
+        connect = self._transport.connect
+        inputs: dict[str, dict[str, Edge]] = {}
+        for node in self._nodes:
+            sources: dict[str, Edge] = {source: Edge(self._capacity) for source in node.sources}
+            inputs[node.name] = sources
+            receivers = [inputs[consumer][node.name] for consumer in node.consumers] or [result]
+            outlets = [connect(node.output_type, receiver) for receiver in receivers]
+            outlet = outlets[0] if len(outlets) == 1 else Tee(outlets)
+            if node.joined:
+                sources = {"joined": Join(sources, self._capacity)}
+            node.scheduler.open(request_id, sources, outlet)
+        for entry in self._entries:
+            outlet = connect(type(request), inputs[entry]["request"])
+            outlet.put(request)
+            outlet.end(1)
 
     def _time_out(self, stream: RequestStream) -> None:
         stream.fail(DeadlineExceeded(f"the request took longer than {self.limits.timeout_s:g} s"))
 
-    def release(self, request_id: str) -> None:
-        """Make every stage forget a request."""
-        for scheduler in self._schedulers.values():
+    def finished(self, request_id: str, outcome: Outcome) -> None:
+        """Called once by the stream of a request that has ended: every stage forgets it."""
+        active = self._active.pop(request_id)
+        active.timer.cancel()
+        for scheduler in self.schedulers.values():
             scheduler.cancel(request_id)
-
-    def finished(self, request_id: str, outcome: str) -> None:
-        """Called once by the stream of a request that has ended."""
-        _, timer = self._active.pop(request_id)
-        if outcome == "completed":
-            loop = asyncio.get_running_loop()
-            seconds = self.limits.timeout_s - (timer.when() - loop.time())
-            self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
-            self._stats.completed_total += 1
-        else:
-            self.release(request_id)
-            if outcome == "failed":
+        match outcome:
+            case "completed":
+                seconds = asyncio.get_running_loop().time() - active.since
+                self._mean_seconds += 0.1 * (seconds - self._mean_seconds)
+                self._stats.completed_total += 1
+            case "failed":
                 self._stats.failed_total += 1
-            else:
+            case "cancelled":
                 self._stats.cancelled_total += 1
-        timer.cancel()
         if not self._active:
             self._idle.set()
 
@@ -262,27 +298,38 @@ class Pipeline:
         return len(self._active)
 
     def stats(self) -> PipelineStats:
-        self._stats.active = len(self._active)
-        self._stats.stages = {name: scheduler.stats() for name, scheduler in self._schedulers.items()}
-        return self._stats
+        stages = {name: scheduler.stats() for name, scheduler in self.schedulers.items()}
+        return replace(self._stats, active=len(self._active), stages=stages)
 
     async def drain(self, timeout: float) -> int:
-        """Take no more requests and wait for those under way; returns how many had to be cancelled."""
+        """Take no more requests and wait for those under way; returns how many had to be cut off."""
         self._draining = True
         try:
             await asyncio.wait_for(self._idle.wait(), timeout)
         except TimeoutError:
-            left = [stream for stream, _ in self._active.values()]
-            for stream in left:
-                stream.fail(Unavailable("the server is shutting down"))
-            return len(left)
+            return self._end_all(Unavailable("the server is shutting down"))
         return 0
 
     async def close(self) -> None:
+        """End what is under way and close every stage. Idempotent."""
         self._draining = True
-        for stream, _ in list(self._active.values()):
-            stream.cancel()
-        await asyncio.gather(*(scheduler.close() for scheduler in self._schedulers.values()))
+        self._end_all(Unavailable("the server is shutting down"))
+        schedulers, self.schedulers = self.schedulers, {}
+        await _close_all(schedulers.values())
+
+    def _end_all(self, error: OmniError) -> int:
+        left = [active.stream for active in self._active.values()]
+        for stream in left:
+            stream.fail(error)
+        return len(left)
+
+
+async def _close_all(schedulers: Iterable[Scheduler]) -> None:
+    """Close every one, whatever the others do; what goes wrong is logged, since nobody could act on it."""
+    results = await asyncio.gather(*(scheduler.close() for scheduler in schedulers), return_exceptions=True)
+    for error in results:
+        if error is not None:
+            log.error("a stage failed to close", exc_info=error)
 
 
 def _launch(

@@ -14,7 +14,7 @@ from omni.schedulers.collect import CollectScheduler
 from omni.schedulers.continuous import ContinuousScheduler
 from omni.schedulers.pool import PoolScheduler
 from omni.schedulers.stream import StreamScheduler
-from omni.schedulers.worker import Mailbox
+from omni.schedulers.worker import Mailbox, log
 from omni.stages import AR, Aggregator, Decoder, Encoder, Preprocess, Stage
 
 
@@ -22,32 +22,46 @@ class InprocessExecutor:
     name = "inprocess"
 
     async def launch(self, launch: StageLaunch, mailbox: Mailbox) -> Scheduler:
-        stage = launch.cls(launch.options, launch.context)
-        try:
-            engine = await asyncio.to_thread(_load, stage, launch)
-        except BaseException:
-            await asyncio.to_thread(stage.close)
-            raise
+        stage, engine = await asyncio.to_thread(load, launch)
         return scheduler_for(stage, mailbox, engine)
 
 
-def _load(stage: Stage[Any, Any], launch: StageLaunch) -> Engine | None:
-    """In a thread: load the stage, and start its engine if it is an AR stage."""
-    name = launch.context.stage
+def load(launch: StageLaunch) -> tuple[Stage[Any, Any], Engine | None]:
+    """In a thread: make a stage, load it, and start its engine if it is an AR stage. One that fails is closed.
+
+    Raises:
+        OmniError: typed, naming the stage.
+    """
+    stage: Stage[Any, Any] | None = None
     try:
+        stage = launch.cls(launch.options, launch.context)
         stage.load()
-        if not isinstance(stage, AR):
-            return None
-        assert launch.engine is not None
-        engine = launch.engine(stage.model(), launch.engine_options or {})
-        engine.start()
-        return engine
-    except OmniError:
-        raise
-    except ImportError as error:
-        raise missing_dependency(launch, error) from error
-    except Exception as error:
-        raise ConfigError(f"stage {name!r} did not load: {type(error).__name__}: {error}") from error
+        return stage, _engine_of(stage, launch)
+    except BaseException as error:
+        if stage is not None:
+            _close_after_failure(stage)
+        if isinstance(error, OmniError) or not isinstance(error, Exception):
+            raise
+        if isinstance(error, ImportError):
+            raise missing_dependency(launch, error) from error
+        what = f"stage {launch.context.stage!r} of recipe {launch.context.recipe.name!r}"
+        raise ConfigError(f"{what} did not load: {type(error).__name__}: {error}") from error
+
+
+def _engine_of(stage: Stage[Any, Any], launch: StageLaunch) -> Engine | None:
+    if not isinstance(stage, AR):
+        return None
+    assert launch.engine is not None
+    engine = launch.engine(stage.model(), launch.engine_options or {})
+    engine.start()
+    return engine
+
+
+def _close_after_failure(stage: Stage[Any, Any]) -> None:
+    try:
+        stage.close()
+    except Exception:  # noqa: BLE001 - the reason why it did not load is the one to show
+        log.exception("stage %s failed to close after it had failed to load", stage.context.stage)
 
 
 def missing_dependency(launch: StageLaunch, error: ImportError) -> MissingDependency:

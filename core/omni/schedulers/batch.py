@@ -5,15 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from omni.errors import OmniError, StageFailed
-from omni.schedulers.base import Stream, ThreadedScheduler
-from omni.schedulers.cache import ResultCache, content_key, content_salt
+from omni.schedulers.base import BatchingScheduler, StageStats, Stream
+from omni.schedulers.cache import Frozen, ResultCache, content_key, content_salt
 from omni.schedulers.worker import Mailbox, as_omni_error
 from omni.stages import Encoder, EncoderOptions
 from omni.transports.base import Outlet
 from omni.transports.inproc import Edge
+
+
+class _BatchStream(Stream):
+    """Results come back in any order and leave in the order of their items."""
+
+    __slots__ = ("done", "emitted", "in_line", "taken")
+
+    def __init__(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
+        super().__init__(request_id, sources, outlet)
+        self.taken = 0
+        self.emitted = 0
+        self.done: dict[int, Any] = {}
+        self.in_line = False
+
+    @property
+    def can_take(self) -> bool:
+        """Whatever is taken must find room downstream when it is done."""
+        return self.alive and bool(self.edge.items) and self.outlet.room > self.taken - self.emitted
 
 
 class _Job:
@@ -29,102 +49,72 @@ class _Job:
         self.key: bytes | None = None
 
 
-class _BatchStream(Stream):
-    """Results come back in any order and leave in the order of their items."""
-
-    __slots__ = ("done", "emitted", "taken")
-
-    def __init__(self, request_id: str, edge: Edge, outlet: Outlet) -> None:
-        super().__init__(request_id, edge, outlet)
-        self.taken = 0
-        self.emitted = 0
-        self.done: dict[int, Any] = {}
-
-    @property
-    def can_take(self) -> bool:
-        """Whatever is taken must find room downstream when it is done."""
-        return self.alive and bool(self.edge.items) and self.outlet.room > self.taken - self.emitted
-
-
-class BatchScheduler(ThreadedScheduler):
+class BatchScheduler(BatchingScheduler):
     """Runs :meth:`Encoder.encode`. Requests take turns item by item, so a long one does not starve a short one."""
 
+    stream_type = _BatchStream
     _stage: Encoder[Any, Any]
 
     def __init__(self, stage: Encoder[Any, Any], mailbox: Mailbox) -> None:
         assert isinstance(stage.options, EncoderOptions)
-        self._options = stage.options
-        super().__init__(stage, mailbox, self._options.workers)
-        self._loop = asyncio.get_running_loop()
+        self._options = options = stage.options
+        self._cache = ResultCache(int(options.cache_mb * 1e6)) if options.cache_mb else None
+        # One thread more makes keys, so that a hit does not wait behind a batch.
+        threads = options.workers + (1 if self._cache is not None else 0)
+        super().__init__(stage, mailbox, options.workers, threads)
         self._ready: deque[_BatchStream] = deque()
         self._waiting: deque[_Job] = deque()
-        self._free = self._options.workers
+        self._looking = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._cache = ResultCache(int(self._options.cache_mb * 1e6)) if self._options.cache_mb else None
         self._salt = content_salt(stage)
         self._flights: dict[bytes, list[_Job]] = {}
-
-    def open(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
-        (edge,) = sources.values()
-        stream = _BatchStream(request_id, edge, outlet)
-        self._streams[request_id] = stream
-
-        def pump() -> None:
-            self._pump(stream)
-
-        edge.on_item = pump
-        outlet.on_room(pump)
-        pump()
 
     def _pump(self, stream: _BatchStream) -> None:
         if not stream.alive:
             return
         if stream.edge.error is not None:
             self._fail(stream, stream.edge.error)
-            return
-        if stream.edge.drained and stream.emitted == stream.taken:
+        elif stream.edge.drained and stream.emitted == stream.taken:
             self._finish(stream)
-            return
-        if stream.can_take and not stream.busy:
-            # ``busy`` here: already in line for its turn.
-            stream.busy = True
+        elif stream.can_take and not stream.in_line:
+            stream.in_line = True
             self._ready.append(stream)
-        self._dispatch()
-
-    def _take_turns(self) -> None:
-        """Move items of ready requests, one each in turn, into the waiting line until a batch is full."""
-        while self._ready and len(self._waiting) < self._options.max_batch:
-            stream = self._ready.popleft()
-            if stream.can_take:
-                stream.taken += 1
-                job = _Job(stream, stream.taken - 1, stream.edge.take(), self._loop.time())
-                if self._cache is None:
-                    self._waiting.append(job)
-                else:
-                    self._look_up(job)
-            stream.busy = stream.can_take
-            if stream.busy:
-                self._ready.append(stream)
+            self._dispatch_soon()
 
     def _dispatch(self) -> None:
-        while self._free:
+        self._take_turns()
+        while self._free and self._waiting and (self._is_full or self._has_waited()):
+            self._start()
             self._take_turns()
-            batch_is_full = len(self._waiting) >= self._options.max_batch
-            if not self._waiting or not (batch_is_full or self._has_waited()):
-                return
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._options.max_batch))]
-            batch = [job for job in batch if self._is_wanted(job)]
-            if batch:
-                self._run(batch)
 
-    def _is_wanted(self, job: _Job) -> bool:
-        """Whether anyone still waits for a job's result; a flight without passengers is called off."""
-        if job.key is None:
-            return job.stream.alive
-        if any(passenger.stream.alive for passenger in self._flights[job.key]):
-            return True
-        del self._flights[job.key]
-        return False
+    @property
+    def _is_full(self) -> bool:
+        return len(self._waiting) >= self._options.max_batch
+
+    def _take_turns(self) -> None:
+        """Move items of ready requests, one each in turn, into the waiting line until a batch is full. With a cache all
+        are taken: a hit needs no place in a batch."""
+        taken: list[_Job] = []
+        while self._ready and (self._cache is not None or not self._is_full):
+            stream = self._ready.popleft()
+            if stream.can_take:
+                job = _Job(stream, stream.taken, stream.edge.take(), self._loop.time())
+                stream.taken += 1
+                self._stats.items_total += 1
+                (self._waiting if self._cache is None else taken).append(job)
+            stream.in_line = stream.can_take
+            if stream.in_line:
+                self._ready.append(stream)
+        if taken:
+            self._look_up(taken)
+
+    def _start(self) -> None:
+        """Hand the oldest waiting items to a worker."""
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._options.max_batch))]
+        self._stop_timer()
+        self._free -= 1
+        self._stats.running += len(batch)
+        self._workers.submit(partial(self._encode, batch), partial(self._done, batch))
 
     def _has_waited(self) -> bool:
         """Whether the oldest item has waited long enough; sets the timer when it has not."""
@@ -136,41 +126,43 @@ class BatchScheduler(ThreadedScheduler):
         return False
 
     def _on_timer(self) -> None:
+        # A loop may be early by its clock's resolution, so there is no second look at the clock.
         self._timer = None
+        if self._free and self._waiting:
+            self._start()
         self._dispatch()
 
-    def _run(self, batch: list[_Job]) -> None:
-        self._free -= 1
-        self._stats.running += len(batch)
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-        def job() -> None:
-            self._mail.post(self._done, batch, self._encode([entry.item for entry in batch]))
+    def _encode(self, batch: Sequence[_Job]) -> list[Any]:
+        """In a worker thread: per item a result, or the error that ends its request."""
+        return [self._keep(job, result) for job, result in zip(batch, self._try(batch), strict=True)]
 
-        self._workers.submit(job)
-
-    def _encode(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Results or errors, one per item. A batch that fails as a whole is tried again item by item, so that only
-        the request at fault fails."""
+    def _try(self, batch: Sequence[_Job]) -> Sequence[Any]:
+        """A batch that fails as a whole is tried again item by item, so that only the request at fault fails."""
         try:
-            results = self._stage.encode(items)
-            if len(results) != len(items):
-                raise StageFailed(f"stage {self.name!r} gave {len(results)} results for a batch of {len(items)} items")
+            results = self._stage.encode([job.item for job in batch])
+            if len(results) != len(batch):
+                raise StageFailed(f"stage {self.name!r} gave {len(results)} results for a batch of {len(batch)} items")
             return results
-        except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
-            if len(items) == 1:
+        except BaseException as error:  # noqa: BLE001 - handed to the request as a typed error
+            if len(batch) == 1:
                 return [as_omni_error(self.name, error)]
-            return [self._encode([item])[0] for item in items]
+            return [self._try([job])[0] for job in batch]
 
-    def _done(self, batch: list[_Job], results: Sequence[Any]) -> None:
+    def _done(self, batch: list[_Job], results: Any) -> None:
         self._free += 1
         self._stats.running -= len(batch)
         self._stats.steps_total += 1
+        self._dispatch_soon()
         for job, result in zip(batch, results, strict=True):
             if job.key is None:
                 self._settle(job, result)
             else:
                 self._land(job.key, result)
-        self._dispatch()
 
     def _settle(self, job: _Job, result: Any) -> None:
         stream = job.stream
@@ -180,53 +172,97 @@ class BatchScheduler(ThreadedScheduler):
             self._fail(stream, result)
             return
         stream.done[job.index] = result
-        while stream.emitted in stream.done:
+        while stream.alive and stream.emitted in stream.done:
             value = stream.done.pop(stream.emitted)
             stream.emitted += 1
-            self._stats.items_total += 1
-            stream.outlet.put(value)
+            self._put(stream, value)
         self._pump(stream)
 
-    # The way through the cache: key (in a thread) -> hit, or join the flight of the same key, or start one.
+    def _discard(self, stream: _BatchStream) -> None:
+        """Items that nobody waits for any more leave the line."""
+        stream.done.clear()
+        if stream.taken > stream.emitted:
+            self._waiting = deque(job for job in self._waiting if self._is_wanted(job))
+            if not self._waiting:
+                self._stop_timer()
 
-    def _look_up(self, job: _Job) -> None:
-        def work() -> None:
-            try:
-                part = self._stage.key(job.item)
-                key = None if part is None else content_key(self._salt, part)
-            except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
-                self._mail.post(self._settle, job, as_omni_error(self.name, error))
-                return
-            self._mail.post(self._looked_up, job, key)
+    def _is_wanted(self, job: _Job) -> bool:
+        """Whether anyone waits for a job's result; a flight without passengers is called off."""
+        if job.key is None:
+            return job.stream.alive
+        if any(passenger.stream.alive for passenger in self._flights[job.key]):
+            return True
+        del self._flights[job.key]
+        return False
 
-        self._workers.submit(work)
+    # The way through the cache: key and look (in a thread) -> hit, or join the flight of the same key, or start one.
 
-    def _looked_up(self, job: _Job, key: bytes | None) -> None:
+    def _look_up(self, jobs: list[_Job]) -> None:
+        self._looking += len(jobs)
+        self._workers.submit(partial(self._look, jobs), partial(self._looked_up, jobs))
+
+    def _look(self, jobs: list[_Job]) -> list[tuple[bytes | None, Any]]:
+        """In a worker thread: per item its key, and the hit or the error if there is one."""
+        return [self._look_for(job) if job.stream.alive else (None, None) for job in jobs]
+
+    def _look_for(self, job: _Job) -> tuple[bytes | None, Any]:
         assert self._cache is not None
-        if key is not None:
-            if (hit := self._cache.get(key)) is not None:
-                self._stats.cache_hits_total += 1
+        try:
+            part = self._stage.key(job.item)
+            if part is None:
+                return None, None
+            key = content_key(self._salt, part)
+            return key, self._cache.get(key)
+        except BaseException as error:  # noqa: BLE001 - handed to the request as a typed error
+            return None, as_omni_error(self.name, error)
+
+    def _looked_up(self, jobs: list[_Job], found: list[tuple[bytes | None, Any]]) -> None:
+        assert self._cache is not None
+        self._looking -= len(jobs)
+        for job, (key, hit) in zip(jobs, found, strict=True):
+            if not job.stream.alive:
+                continue
+            if hit is None and key is not None and key not in self._flights:
+                # A flight may have landed since the look.
+                hit = self._cache.get(key)
+            if hit is not None:
+                self._stats.cache_hits_total += not isinstance(hit, OmniError)
                 self._settle(job, hit)
-                return
-            if key in self._flights:
+            elif key in self._flights:
                 self._flights[key].append(job)
-                return
+            else:
+                self._depart(job, key)
+        self._dispatch_soon()
+
+    def _depart(self, job: _Job, key: bytes | None) -> None:
+        job.key = key
+        if key is not None:
             self._flights[key] = [job]
-            job.key = key
         self._waiting.append(job)
-        self._dispatch()
+
+    def _keep(self, job: _Job, result: Any) -> Any:
+        """In a worker thread: cache a result and give it frozen, for all who wait for it."""
+        if job.key is None or type(result) is not self._output_type:
+            return result
+        assert self._cache is not None
+        try:
+            entry = Frozen.of(result)
+            entry.thaw()
+        except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
+            return as_omni_error(self.name, error)
+        self._cache.put(job.key, entry)
+        return entry
 
     def _land(self, key: bytes, result: Any) -> None:
-        assert self._cache is not None
-        passengers = self._flights.pop(key)
-        if not isinstance(result, OmniError):
-            self._cache.put(key, result)
-            self._stats.cache_bytes = self._cache.bytes
-        self._settle(passengers[0], result)
-        for job in passengers[1:]:
-            if isinstance(result, OmniError):
-                self._settle(job, result)
-            else:
-                self._stats.cache_hits_total += 1
-                copy = self._cache.get(key)
-                self._settle(job, result if copy is None else copy)
+        passengers = [job for job in self._flights.pop(key) if job.stream.alive]
+        self._stats.cache_hits_total += 0 if isinstance(result, OmniError) else max(0, len(passengers) - 1)
+        for job in passengers:
+            self._settle(job, result.thaw() if isinstance(result, Frozen) else result)
+
+    def stats(self) -> StageStats:
+        stats = super().stats()
+        return replace(
+            stats,
+            queued=stats.queued + len(self._waiting) + self._looking,
+            cache_bytes=self._cache.bytes if self._cache is not None else 0,
+        )

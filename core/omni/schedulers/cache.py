@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from omni.messages import Message, decode, encode
 from omni.stages import Stage
+
+_OVERHEAD = 200
+"""Bytes that an entry takes beside its content, roughly."""
 
 
 def content_salt(stage: Stage[Message, Message]) -> bytes:
@@ -35,34 +40,53 @@ def content_key(salt: bytes, message: Message) -> bytes:
     return digest.digest()
 
 
+class Frozen(NamedTuple):
+    """A message as bytes, from which any number of equal ones are made."""
+
+    cls: type[Message]
+    header: bytes
+    buffers: list[Any]
+
+    @classmethod
+    def of(cls, message: Message) -> Frozen:
+        header, views = encode(message)
+        return cls(type(message), header, [bytes(view) for view in views])
+
+    def thaw(self) -> Message:
+        """A new object; its numpy arrays are read-only."""
+        return decode(self.cls, self.header, self.buffers)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.header) + sum(len(buffer) for buffer in self.buffers) + _OVERHEAD
+
+
 class ResultCache:
-    """Encoded results up to ``max_bytes``. Every hit is decoded anew, so no two requests share an object."""
+    """Frozen results up to ``max_bytes``, for any thread. Every hit is thawed anew, so no two requests share an
+    object."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[bytes, tuple[type[Message], bytes, list[bytes]]] = OrderedDict()
+        self._entries: OrderedDict[bytes, Frozen] = OrderedDict()
+        self._lock = threading.Lock()
         self.bytes = 0
 
     def get(self, key: bytes) -> Message | None:
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        self._entries.move_to_end(key)
-        cls, header, buffers = entry
-        return decode(cls, header, list(buffers))
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                return None
+            self._entries.move_to_end(key)
+        return entry.thaw()
 
-    def put(self, key: bytes, result: Message) -> None:
-        header, views = encode(result)
-        buffers = [bytes(view) for view in views]
-        size = self._size(header, buffers)
-        if size > self._max_bytes or key in self._entries:
+    def put(self, key: bytes, entry: Frozen) -> None:
+        """Keep an entry, unless it alone is over the limit; the entries used longest ago make way."""
+        if entry.nbytes > self._max_bytes:
             return
-        self._entries[key] = (type(result), header, buffers)
-        self.bytes += size
-        while self.bytes > self._max_bytes:
-            _, (_, old_header, old_buffers) = self._entries.popitem(last=False)
-            self.bytes -= self._size(old_header, old_buffers)
-
-    @staticmethod
-    def _size(header: bytes, buffers: list[bytes]) -> int:
-        return len(header) + sum(len(buffer) for buffer in buffers) + 200
+        with self._lock:
+            old = self._entries.pop(key, None)
+            self._entries[key] = entry
+            self.bytes += entry.nbytes - (old.nbytes if old is not None else 0)
+            while self.bytes > self._max_bytes:
+                _, dropped = self._entries.popitem(last=False)
+                self.bytes -= dropped.nbytes

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from omni.engines.base import Engine, EngineStats, Handle, StepOutput
 from omni.errors import OmniError
 from omni.schedulers.base import StageStats, Stream, ThreadedScheduler
-from omni.schedulers.worker import Mailbox, as_omni_error
+from omni.schedulers.worker import Mailbox
 from omni.stages import AR, AROptions
 from omni.transports.base import Outlet
 from omni.transports.inproc import Edge
@@ -57,9 +59,9 @@ class _Generation:
 
     def consumed(self) -> None:
         """On the loop: one step has left."""
-        was_full = self.room() <= 0
+        # Count first, look second: an engine that saw no room before the count has pushed before the look.
         self._consumed += 1
-        if was_full:
+        if self.room() <= 1:
             self._wake()
 
 
@@ -68,8 +70,8 @@ class _ARStream(Stream):
 
     __slots__ = ("generations", "next_index")
 
-    def __init__(self, request_id: str, edge: Edge, outlet: Outlet) -> None:
-        super().__init__(request_id, edge, outlet)
+    def __init__(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
+        super().__init__(request_id, sources, outlet)
         self.generations: deque[_Generation] = deque()
         self.next_index = 0
 
@@ -77,6 +79,7 @@ class _ARStream(Stream):
 class ContinuousScheduler(ThreadedScheduler):
     """Runs an :class:`AR` stage on an engine. ``parallel_items`` of one request are generated at once."""
 
+    stream_type = _ARStream
     _stage: AR[Any, Any]
 
     def __init__(self, stage: AR[Any, Any], engine: Engine, mailbox: Mailbox) -> None:
@@ -86,46 +89,32 @@ class ContinuousScheduler(ThreadedScheduler):
         self._engine = engine
         self.mail = mailbox
 
-    def open(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
-        (edge,) = sources.values()
-        stream = _ARStream(request_id, edge, outlet)
-        self._streams[request_id] = stream
-
-        def pump() -> None:
-            self._pump(stream)
-
-        edge.on_item = pump
-        outlet.on_room(pump)
-        pump()
-
     def _pump(self, stream: _ARStream) -> None:
-        # ``busy`` keeps a consumer that is woken by a put from coming back in between two outputs of one step.
-        if not stream.alive or stream.busy:
+        if not stream.alive:
             return
         if stream.edge.error is not None:
             self._fail(stream, stream.edge.error)
             return
-        stream.busy = True
         try:
             self._emit(stream)
         except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
             self._fail(stream, error)
-        finally:
-            stream.busy = False
         while stream.alive and stream.edge.items and len(stream.generations) < self._parallel:
             self._begin(stream)
         if stream.alive and stream.edge.drained and not stream.generations:
             self._finish(stream)
 
     def _emit(self, stream: _ARStream) -> None:
-        while stream.generations and stream.alive:
+        while stream.generations:
             head = stream.generations[0]
-            while head.steps and stream.outlet.room and stream.alive:
+            while head.steps and stream.outlet.room:
                 step = head.steps.popleft()
+                head.consumed()
                 self._stats.items_total += 1
                 for output in self._stage.output(head.item, step):
-                    stream.outlet.put(output)
-                head.consumed()
+                    self._put(stream, output)
+                    if not stream.alive:
+                        return
             if head.steps or not head.finished:
                 return
             stream.generations.popleft()
@@ -133,28 +122,26 @@ class ContinuousScheduler(ThreadedScheduler):
     def _begin(self, stream: _ARStream) -> None:
         name = f"{stream.request_id}#{stream.next_index}"
         stream.next_index += 1
-        generation = _Generation(self, stream, None)
+        generation = _Generation(self, stream, stream.edge.take())
         stream.generations.append(generation)
-        generation.item = item = stream.edge.take()
+        self._workers.submit(partial(self._submit, name, generation), partial(self._submitted, generation))
 
-        def job() -> None:
-            if not stream.alive:
-                return
-            try:
-                prompt, params = self._stage.prompt(item)
-                handle = self._engine.submit(name, prompt, params, generation)
-            except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
-                generation.fail(as_omni_error(self.name, error))
-                return
-            self.mail.post(self._submitted, generation, handle)
+    def _submit(self, name: str, generation: _Generation) -> Handle | None:
+        """In a worker thread."""
+        if not generation.stream.alive:
+            return None
+        prompt, params = self._stage.prompt(generation.item)
+        return self._engine.submit(name, prompt, params, generation)
 
-        self._workers.submit(job)
-
-    def _submitted(self, generation: _Generation, handle: Handle) -> None:
-        if generation.stream.alive:
-            generation.handle = handle
+    def _submitted(self, generation: _Generation, result: Handle | OmniError | None) -> None:
+        if isinstance(result, OmniError):
+            self._fail(generation.stream, result)
+        elif result is None or generation.finished:
+            return
+        elif generation.stream.alive:
+            generation.handle = result
         else:
-            self._engine.abort(handle)
+            self._engine.abort(result)
 
     def on_step(self, generation: _Generation, output: StepOutput) -> None:
         if generation.stream.alive:
@@ -162,13 +149,16 @@ class ContinuousScheduler(ThreadedScheduler):
             self._pump(generation.stream)
 
     def on_finish(self, generation: _Generation) -> None:
-        generation.finished = True
-        generation.handle = None
+        self._end(generation)
         self._pump(generation.stream)
 
     def on_error(self, generation: _Generation, error: OmniError) -> None:
-        generation.handle = None
+        self._end(generation)
         self._fail(generation.stream, error)
+
+    def _end(self, generation: _Generation) -> None:
+        generation.finished = True
+        generation.handle = None
 
     def _discard(self, stream: _ARStream) -> None:
         for generation in stream.generations:
@@ -179,18 +169,16 @@ class ContinuousScheduler(ThreadedScheduler):
     def stats(self) -> StageStats:
         stats = super().stats()
         engine = self._engine.stats()
-        stats.running = engine.running
-        stats.queued += engine.waiting + engine.paused
-        stats.steps_total = engine.steps_total
-        return stats
+        return replace(
+            stats,
+            running=engine.running,
+            queued=stats.queued + engine.waiting + engine.paused,
+            steps_total=engine.steps_total,
+        )
 
     def engine_stats(self) -> EngineStats:
         return self._engine.stats()
 
-    async def close(self) -> None:
-        import asyncio
-
-        for request_id in list(self._streams):
-            self.cancel(request_id)
-        await asyncio.to_thread(self._engine.close)
-        await super().close()
+    def _shut(self) -> None:
+        self._engine.close()
+        super()._shut()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from omni.errors import OmniError
 from omni.schedulers.base import Stream, ThreadedScheduler
 from omni.schedulers.worker import Mailbox
 from omni.stages import Preprocess, PreprocessOptions
 from omni.transports.base import Outlet
 from omni.transports.inproc import Edge
 
+_NO_ITEM = object()
+
 
 class _PoolStream(Stream):
     __slots__ = ("iterator",)
 
-    def __init__(self, request_id: str, edge: Edge, outlet: Outlet) -> None:
-        super().__init__(request_id, edge, outlet)
+    def __init__(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
+        super().__init__(request_id, sources, outlet)
         self.iterator: Iterator[Any] | None = None
 
 
@@ -26,81 +30,68 @@ class PoolScheduler(ThreadedScheduler):
     An iterator is advanced for as many items as downstream has room for, then gives its thread back.
     """
 
+    stream_type = _PoolStream
     _stage: Preprocess[Any, Any]
 
     def __init__(self, stage: Preprocess[Any, Any], mailbox: Mailbox) -> None:
         assert isinstance(stage.options, PreprocessOptions)
         super().__init__(stage, mailbox, stage.options.workers)
 
-    def open(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
-        (edge,) = sources.values()
-        stream = _PoolStream(request_id, edge, outlet)
-        self._streams[request_id] = stream
-
-        def pump() -> None:
-            self._pump(stream)
-
-        edge.on_item = pump
-        outlet.on_room(pump)
-        pump()
-
     def _pump(self, stream: _PoolStream) -> None:
-        if stream.busy or not stream.alive:
+        if not stream.alive:
             return
         edge = stream.edge
         if edge.error is not None:
             self._fail(stream, edge.error)
-        elif stream.iterator is not None or edge.items:
+        elif stream.busy:
+            return
+        elif stream.iterator is not None:
             if room := stream.outlet.room:
-                # Busy before the take: it can wake the producer, whose next item comes back into here.
-                stream.busy = True
-                item = edge.take() if stream.iterator is None else None
-                self._start(stream, item, room)
+                self._start(stream, _NO_ITEM, room)
+        elif edge.items:
+            if room := stream.outlet.room:
+                self._stats.items_total += 1
+                self._start(stream, edge.take(), room)
         elif edge.ended:
             self._finish(stream)
 
     def _start(self, stream: _PoolStream, item: Any, room: int) -> None:
+        stream.busy = True
         self._stats.running += 1
-
-        def job() -> None:
-            error: BaseException | None = None
-            try:
-                self._work(stream, item, room)
-            except Exception as caught:  # noqa: BLE001 - handed to the request as a typed error
-                error = caught
-            self._mail.post(self._done, stream, error)
-
-        self._workers.submit(job)
+        self._workers.submit(partial(self._work, stream, item, room), partial(self._done, stream))
 
     def _work(self, stream: _PoolStream, item: Any, room: int) -> None:
-        """In a worker thread: at most ``room`` items."""
-        if not stream.alive:
-            return
-        if stream.iterator is None:
+        """In a worker thread: at most ``room`` outputs."""
+        if item is not _NO_ITEM and stream.alive:
             result = self._stage.process(item)
             if not isinstance(result, Iterator):
-                self._mail.post(stream.outlet.put, result)
+                self._mail.post(self._emit, stream, result)
                 return
             stream.iterator = result
+        # Only the stage's own thread touches the iterator while the stream is busy.
+        iterator = stream.iterator
         for _ in range(room):
-            if not stream.alive:
+            if iterator is None or not stream.alive:
                 return
             try:
-                value = next(stream.iterator)
+                value = next(iterator)
             except StopIteration:
                 stream.iterator = None
                 return
-            self._mail.post(stream.outlet.put, value)
+            self._mail.post(self._emit, stream, value)
 
-    def _done(self, stream: _PoolStream, error: BaseException | None) -> None:
+    def _emit(self, stream: _PoolStream, value: Any) -> None:
+        if stream.alive:
+            self._put(stream, value)
+
+    def _done(self, stream: _PoolStream, result: Any) -> None:
         stream.busy = False
         self._stats.running -= 1
         self._stats.steps_total += 1
-        if error is not None:
+        if isinstance(result, OmniError):
             stream.iterator = None
-            self._fail(stream, error)
+            self._fail(stream, result)
         elif stream.alive:
-            self._stats.items_total += 1
             self._pump(stream)
         else:
             self._discard(stream)
@@ -112,4 +103,8 @@ class PoolScheduler(ThreadedScheduler):
         iterator, stream.iterator = stream.iterator, None
         close = getattr(iterator, "close", None)
         if close is not None:
-            self._workers.submit(close)
+            self._workers.submit(close, _ignore)
+
+
+def _ignore(result: Any) -> None:
+    """No request is left to tell; what went wrong has been logged."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from omni.errors import OmniError, StageFailed
-from omni.schedulers.base import Stream, ThreadedScheduler
+from omni.schedulers.base import BatchingScheduler, Stream
 from omni.schedulers.worker import Mailbox, as_omni_error
 from omni.stages import DecodeJob, Decoder, DecoderOptions
 from omni.transports.base import Outlet
@@ -17,65 +18,60 @@ _UNOPENED = object()
 
 
 class _DecodeStream(Stream):
-    __slots__ = ("chunk", "exact", "queued", "state")
+    __slots__ = ("chunk", "queued", "state")
 
-    def __init__(self, request_id: str, edge: Edge, outlet: Outlet, first_chunk: int) -> None:
-        super().__init__(request_id, edge, outlet)
+    def __init__(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
+        super().__init__(request_id, sources, outlet)
         self.state: Any = _UNOPENED
-        self.chunk = first_chunk
-        self.exact = float(first_chunk)
+        self.chunk = 0.0
         self.queued = False
 
 
 class _Step:
-    """One stream's part of a batch."""
+    """One stream's part of a batch; ``outputs`` is an error when the step ended its stream."""
 
-    __slots__ = ("items", "last", "stream")
+    __slots__ = ("items", "last", "outputs", "stream")
 
     def __init__(self, stream: _DecodeStream, items: list[Any], last: bool) -> None:
         self.stream = stream
         self.items = items
         self.last = last
+        self.outputs: list[Any] | OmniError = []
 
 
-class StreamScheduler(ThreadedScheduler):
+class StreamScheduler(BatchingScheduler):
     """Runs :meth:`Decoder.decode`. A stream is in at most one batch at a time; a stream whose consumer has no room
     is left out of batches until it has."""
 
+    stream_type = _DecodeStream
     _stage: Decoder[Any, Any]
 
     def __init__(self, stage: Decoder[Any, Any], mailbox: Mailbox) -> None:
         assert isinstance(stage.options, DecoderOptions)
         self._options = stage.options
-        super().__init__(stage, mailbox, self._options.workers)
+        super().__init__(stage, mailbox, self._options.workers, self._options.workers)
         self.input_capacity = max(self._options.first_chunk, self._options.max_chunk)
         self._ready: deque[_DecodeStream] = deque()
-        self._free = self._options.workers
-
-    def open(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
-        (edge,) = sources.values()
-        stream = _DecodeStream(request_id, edge, outlet, self._options.first_chunk)
-        self._streams[request_id] = stream
-
-        def pump() -> None:
-            self._pump(stream)
-
-        edge.on_item = pump
-        outlet.on_room(pump)
-        pump()
 
     def _pump(self, stream: _DecodeStream) -> None:
-        if not stream.alive or stream.busy:
+        if not stream.alive:
             return
         edge = stream.edge
         if edge.error is not None:
             self._fail(stream, edge.error)
+        elif stream.busy or stream.queued:
+            return
         elif edge.drained and stream.state is _UNOPENED:
             self._finish(stream)
-        elif (len(edge.items) >= stream.chunk or edge.ended) and stream.outlet.room and not stream.queued:
+        elif (edge.ended or len(edge.items) >= self._chunk(stream)) and stream.outlet.room:
             stream.queued = True
             self._ready.append(stream)
-            self._dispatch()
+            if self._free:
+                self._dispatch_soon()
+
+    def _chunk(self, stream: _DecodeStream) -> int:
+        """Items that the next step of a stream takes."""
+        return int(stream.chunk) or self._options.first_chunk
 
     def _dispatch(self) -> None:
         while self._free and self._ready:
@@ -83,35 +79,26 @@ class StreamScheduler(ThreadedScheduler):
             while self._ready and len(batch) < self._options.max_batch:
                 stream = self._ready.popleft()
                 stream.queued = False
-                if stream.alive and stream.edge.error is None:
-                    # Busy before the takes: they can wake the producer, whose item comes back into _pump.
-                    stream.busy = True
-                    items = [stream.edge.take() for _ in range(min(stream.chunk, len(stream.edge.items)))]
-                    batch.append(_Step(stream, items, stream.edge.drained))
-                    self._grow(stream)
+                if stream.alive:
+                    batch.append(self._step(stream))
             if batch:
-                self._run(batch)
+                self._free -= 1
+                self._stats.running += len(batch)
+                self._workers.submit(partial(self._decode, batch), partial(self._done, batch))
 
-    def _grow(self, stream: _DecodeStream) -> None:
-        limit = float(max(self._options.max_chunk, self._options.first_chunk))
-        stream.exact = min(limit, stream.exact * self._options.chunk_growth)
-        stream.chunk = int(stream.exact)
+    def _step(self, stream: _DecodeStream) -> _Step:
+        stream.busy = True
+        edge = stream.edge
+        size = self._chunk(stream)
+        stream.chunk = min(float(self.input_capacity), (stream.chunk or size) * self._options.chunk_growth)
+        items = [edge.take() for _ in range(min(size, len(edge.items)))]
+        self._stats.items_total += len(items)
+        return _Step(stream, items, edge.drained)
 
-    def _run(self, batch: list[_Step]) -> None:
-        self._free -= 1
-        self._stats.running += len(batch)
-
-        def job() -> None:
-            self._mail.post(self._done, batch, self._decode(batch))
-
-        self._workers.submit(job)
-
-    def _decode(self, batch: list[_Step]) -> list[Any]:
-        """In a worker thread: per step a sequence of outputs, or the error that ends its stream."""
-        results: list[Any] = [()] * len(batch)
-        jobs: list[DecodeJob] = []
-        places: list[int] = []
-        for place, step in enumerate(batch):
+    def _decode(self, batch: list[_Step]) -> None:
+        """In a worker thread: fills in the outputs of every step."""
+        live: list[_Step] = []
+        for step in batch:
             stream = step.stream
             if not stream.alive:
                 continue
@@ -119,51 +106,55 @@ class StreamScheduler(ThreadedScheduler):
                 try:
                     stream.state = self._stage.open(step.items[0])
                 except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
-                    results[place] = as_omni_error(self.name, error)
+                    step.outputs = as_omni_error(self.name, error)
                     continue
-            jobs.append(DecodeJob(stream.state, step.items, step.last))
-            places.append(place)
+            live.append(step)
+        if not live:
+            return
         try:
-            outputs: Sequence[Any] = self._stage.decode(jobs) if jobs else ()
-            if len(outputs) != len(jobs):
-                raise StageFailed(f"stage {self.name!r} gave {len(outputs)} results for a batch of {len(jobs)} streams")
+            results = self._stage.decode([DecodeJob(step.stream.state, step.items, step.last) for step in live])
+            outputs = [list(result) for result in results]
+            if len(outputs) != len(live):
+                raise StageFailed(f"stage {self.name!r} gave {len(outputs)} results for a batch of {len(live)} streams")
         except Exception as error:  # noqa: BLE001 - the states of the batch are unknown: all its streams fail
-            outputs = [as_omni_error(self.name, error)] * len(jobs)
-        for place, output in zip(places, outputs, strict=True):
-            results[place] = output
-        return results
+            failure = as_omni_error(self.name, error)
+            for step in live:
+                step.outputs = failure
+        else:
+            for step, output in zip(live, outputs, strict=True):
+                step.outputs = output
 
-    def _done(self, batch: list[_Step], results: list[Any]) -> None:
+    def _done(self, batch: list[_Step], result: Any) -> None:
         self._free += 1
         self._stats.running -= len(batch)
         self._stats.steps_total += 1
-        for step, result in zip(batch, results, strict=True):
+        self._dispatch_soon()
+        for step in batch:
             stream = step.stream
             stream.busy = False
+            outputs = result if isinstance(result, OmniError) else step.outputs
             if not stream.alive:
                 self._discard(stream)
-                continue
-            if isinstance(result, OmniError):
-                self._fail(stream, result)
-                continue
-            self._stats.items_total += len(step.items)
-            for output in result:
-                stream.outlet.put(output)
-            if step.last and stream.alive:
-                self._finish(stream)
+            elif isinstance(outputs, OmniError):
+                self._fail(stream, outputs)
             else:
-                self._pump(stream)
-        self._dispatch()
+                self._deliver(stream, outputs, step.last)
+
+    def _deliver(self, stream: _DecodeStream, outputs: list[Any], last: bool) -> None:
+        for output in outputs:
+            if stream.alive:
+                self._put(stream, output)
+        if last and stream.alive:
+            self._finish(stream)
+        else:
+            self._pump(stream)
 
     def _discard(self, stream: _DecodeStream) -> None:
         if stream.busy or stream.state is _UNOPENED:
             return
         state, stream.state = stream.state, _UNOPENED
+        self._workers.submit(partial(self._stage.discard, state), _ignore)
 
-        def job() -> None:
-            try:
-                self._stage.discard(state)
-            except Exception as error:  # noqa: BLE001 - no request is left to tell: it goes to the log
-                as_omni_error(self.name, error)
 
-        self._workers.submit(job)
+def _ignore(result: Any) -> None:
+    """No request is left to tell; what went wrong has been logged."""

@@ -30,46 +30,88 @@ class Mailbox:
         self._calls.append((call, args))
         if not self._armed:
             self._armed = True
-            self._loop.call_soon_threadsafe(self._drain)
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                # After the loop nobody is left to be told; any other trouble must be heard.
+                if not self._loop.is_closed():
+                    raise
 
     def _drain(self) -> None:
         # Disarm first: a call that is appended after the last look below arms a new wake-up.
         self._armed = False
         calls = self._calls
-        while calls:
-            call, args = calls.popleft()
-            call(*args)
+        try:
+            # Only what is here now, so that the loop gets to its sockets however fast the threads are.
+            for _ in range(len(calls)):
+                call, args = calls.popleft()
+                call(*args)
+        finally:
+            # Also when a call has raised: those behind it are not to wait for the next post.
+            if calls and not self._armed:
+                self._armed = True
+                self._loop.call_soon(self._drain)
 
 
 class Workers:
     """A fixed number of daemon threads behind one unbounded queue; callers bound what they submit."""
 
-    def __init__(self, name: str, count: int) -> None:
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    def __init__(self, name: str, count: int, mailbox: Mailbox) -> None:
+        self._name = name
+        self._mail = mailbox
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None] = SimpleQueue()
+        self._pending = 0
+        self._quiet: asyncio.Future[None] | None = None
         self._threads = [
             threading.Thread(target=self._main, name=f"omni-{name}-{i}", daemon=True) for i in range(count)
         ]
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run ``job`` in a thread; it must not raise."""
-        self._jobs.put(job)
+    @property
+    def pending(self) -> int:
+        """Jobs that are submitted and whose results have not come back."""
+        return self._pending
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run ``work()`` in a thread, then ``done(result)`` on the loop; what it raises is the result, as an
+        :class:`OmniError`. Called on the loop."""
+        self._pending += 1
+        self._jobs.put((work, done))
 
     def _main(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            self._run(*job)
             # A finished job must not keep its request's arrays alive until the next one comes.
             del job
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Stop after the jobs already submitted; a thread that does not end in time is left behind."""
+    def _run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - handed to the request as a typed error; the thread lives on
+            result = as_omni_error(self._name, error)
+        self._mail.post(self._back, done, result)
+
+    def _back(self, done: Callable[[Any], None], result: Any) -> None:
+        self._pending -= 1
+        done(result)
+        if self._quiet is not None and not self._pending and not self._quiet.done():
+            self._quiet.set_result(None)
+
+    async def close(self, timeout: float = 5.0) -> None:
+        """Stop when every job has come back, and those that its coming back has caused; a thread that is still inside
+        one after ``timeout`` seconds is left behind."""
+        if self._pending:
+            self._quiet = asyncio.get_running_loop().create_future()
+            try:
+                await asyncio.wait_for(self._quiet, timeout)
+            except TimeoutError:
+                log.warning("stage %s is still busy %.0f s after it was closed", self._name, timeout)
         for _ in self._threads:
             self._jobs.put(None)
-        for thread in self._threads:
-            thread.join(timeout)
-            if thread.is_alive():
-                log.warning("thread %s is still busy %.0f s after close", thread.name, timeout)
+        if not self._pending:
+            for thread in self._threads:
+                thread.join()
 
 
 def as_omni_error(stage: str, error: BaseException) -> OmniError:

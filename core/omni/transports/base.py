@@ -22,12 +22,14 @@ class Outlet(Protocol):
 
     def put(self, item: Any) -> None: ...
 
-    def end(self) -> None: ...
+    def end(self, count: int) -> None:
+        """All is sent. ``count`` is how many items were put, as the producer counts them: an edge at which another
+        number has arrived fails, so a lost or doubled item is never a shorter or longer success."""
 
     def fail(self, error: OmniError) -> None: ...
 
     def on_room(self, wake: Callable[[], None]) -> None:
-        """``wake()`` is called each time room appears after there was none."""
+        """``wake()`` is called each time room appears after there was none, never from inside a ``put``."""
 
 
 class Transport(Protocol):

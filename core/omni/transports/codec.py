@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from omni.errors import OmniError, StageFailed, from_wire
+from omni.errors import ErrorInfo, OmniError, StageFailed, from_wire
 from omni.messages import Message, decode, encode
 from omni.transports.base import Outlet
 
@@ -32,20 +32,22 @@ class _CodecOutlet:
         try:
             header, buffers = encode(item)
             copy = decode(self._type, header, [bytes(b) for b in buffers])
-        except (msgspec.ValidationError, NotImplementedError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
             self.fail(StageFailed(f"{type(item).__name__} does not cross a process boundary: {error}"))
             return
         self._receiver.put(copy)
 
-    def end(self) -> None:
-        self._receiver.end()
+    def end(self, count: int) -> None:
+        self._receiver.end(count)
 
     def fail(self, error: OmniError) -> None:
         info = msgspec.msgpack.encode(error.to_wire())
-        self._receiver.fail(from_wire(msgspec.msgpack.decode(info, type=type(error.to_wire()))))
+        self._receiver.fail(from_wire(msgspec.msgpack.decode(info, type=ErrorInfo)))
 
 
 class CodecTransport:
+    """Hands on a decoded copy of every item; arrays in it are read-only, as they are behind a real link."""
+
     name = "codec"
 
     def connect(self, message_type: type[Message], receiver: Outlet) -> Outlet:

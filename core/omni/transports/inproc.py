@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,8 +19,9 @@ def _nothing() -> None:
 class Edge:
     """A bounded stream of items between two stages of one request.
 
-    The consumer sets ``on_item``, which is called whenever an item, the end or an error has arrived.
-    An error overtakes the items that wait.
+    The consumer sets ``on_item``, which is called at once whenever an item, the end or an error has arrived. The
+    producer's wake-up is deferred to the loop's next turn. So calls run downstream only, and neither side is ever
+    called back into while it is in the middle of something. An error overtakes the items that wait.
     """
 
     __slots__ = ("_on_room", "capacity", "closed", "ended", "error", "items", "on_item", "received")
@@ -48,8 +50,11 @@ class Edge:
         self.received += 1
         self.on_item()
 
-    def end(self) -> None:
+    def end(self, count: int) -> None:
         if self.ended or self.closed:
+            return
+        if count != self.received:
+            self.fail(StageFailed(f"{count} items were sent between two stages, {self.received} arrived"))
             return
         self.ended = True
         self.on_item()
@@ -64,11 +69,17 @@ class Edge:
 
     def take(self) -> Any:
         """The oldest item; wakes the producer when the edge was full."""
-        full = len(self.items) >= self.capacity
-        item = self.items.popleft()
-        if full:
-            self._on_room()
-        return item
+        if len(self.items) >= self.capacity and self._on_room is not _nothing:
+            asyncio.get_running_loop().call_soon(self._room_appeared)
+        return self.items.popleft()
+
+    def _room_appeared(self) -> None:
+        self._on_room()
+
+    @property
+    def queued(self) -> int:
+        """Items that wait here."""
+        return len(self.items)
 
     @property
     def drained(self) -> bool:
@@ -101,9 +112,9 @@ class Tee:
         for outlet in self._outlets:
             outlet.put(item)
 
-    def end(self) -> None:
+    def end(self, count: int) -> None:
         for outlet in self._outlets:
-            outlet.end()
+            outlet.end(count)
 
     def fail(self, error: OmniError) -> None:
         for outlet in self._outlets:
@@ -116,27 +127,40 @@ class Joined(Message):
     parts: dict[str, Any]
 
 
-def join(sources: Mapping[str, Edge], capacity: int) -> Edge:
-    """Zip several edges into one of :class:`Joined`; unequal lengths are an error, never a shorter success."""
-    joined = Edge(capacity)
+class Join(Edge):
+    """Several edges zipped into one of :class:`Joined`; unequal lengths are an error, never a shorter success."""
 
-    def pump() -> None:
+    __slots__ = ("_sources",)
+
+    def __init__(self, sources: Mapping[str, Edge], capacity: int) -> None:
+        super().__init__(capacity)
+        self._sources = sources
+        for edge in sources.values():
+            edge.on_item = self._pump
+        self.on_room(self._pump)
+
+    def _pump(self) -> None:
+        sources = self._sources
         for edge in sources.values():
             if edge.error is not None:
-                joined.fail(edge.error)
+                self.fail(edge.error)
                 return
-        while joined.room and all(edge.items for edge in sources.values()):
-            joined.put(Joined(parts={name: edge.take() for name, edge in sources.items()}))
+        while self.room and all(edge.items for edge in sources.values()):
+            self.put(Joined(parts={name: edge.take() for name, edge in sources.items()}))
         drained = [name for name, edge in sources.items() if edge.drained]
         if len(drained) == len(sources):
-            joined.end()
-        elif drained and any(edge.items for edge in sources.values() if not edge.drained):
-            joined.fail(StageFailed(f"edges to be joined differ in length: {drained} ended first"))
+            self.end(self.received)
+        elif drained and any(edge.items for edge in sources.values()):
+            self.fail(StageFailed(f"the stages to be joined gave different numbers of items: {drained} ended first"))
 
-    for edge in sources.values():
-        edge.on_item = pump
-    joined.on_room(pump)
-    return joined
+    @property
+    def queued(self) -> int:
+        return len(self.items) + sum(edge.queued for edge in self._sources.values())
+
+    def close(self) -> None:
+        super().close()
+        for edge in self._sources.values():
+            edge.close()
 
 
 class InprocTransport:
