@@ -1,0 +1,70 @@
+"""CUDA graphs of the decode step, one per bucket of (batch size, pages, candidates)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from omni.engines.torch.attention import Span
+
+StepFunction = Callable[[Tensor, Sequence[Span], int], Tensor]
+
+
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    rows: Tensor
+    output: Tensor
+
+
+def bucket(value: int, limit: int, smallest: int = 1) -> int:
+    """The power of two at or above ``value``, from ``smallest`` on, at most ``limit``."""
+    size = smallest
+    while size < value:
+        size *= 2
+    return min(size, limit)
+
+
+class StepGraphs:
+    """Captures ``step`` when a bucket is first met and replays it afterwards.
+
+    All buffers that ``step`` reads and writes live outside, at fixed addresses; the only inputs are the rows. A
+    capture runs on row ``nobody`` alone, so it changes no request.
+    """
+
+    def __init__(self, step: StepFunction, max_rows: int, max_pages: int, device: torch.device) -> None:
+        self._step = step
+        self._max_rows, self._max_pages = max_rows, max_pages
+        self._nobody = max_rows
+        self._device = device
+        self._graphs: dict[tuple[int, int, int], _Captured] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def run(self, rows: Sequence[int], pages: int, candidates: int) -> Tensor:
+        """The step's output for ``rows``, valid until the next call."""
+        size = bucket(len(rows), self._max_rows)
+        key = (size, bucket(pages, self._max_pages, 16), candidates)
+        captured = self._graphs.get(key)
+        if captured is None:
+            captured = self._graphs[key] = self._capture(*key)
+        padded = [*rows, *[self._nobody] * (size - len(rows))]
+        captured.rows.copy_(torch.tensor(padded).pin_memory(), non_blocking=True)
+        captured.graph.replay()
+        return captured.output[: len(rows)]
+
+    def _capture(self, size: int, pages: int, candidates: int) -> _Captured:
+        rows = torch.full((size,), self._nobody, device=self._device)
+        groups = ((0, size, pages),)
+        # Libraries set up their workspaces in the first calls, which may not happen during a capture.
+        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._step(rows, groups, candidates)
+        torch.cuda.current_stream(self._device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            output = self._step(rows, groups, candidates)
+        return _Captured(graph, rows, output)
