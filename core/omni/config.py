@@ -70,13 +70,23 @@ class RecipeConfig:
 
     def options(self, stage: str) -> dict[str, Any]:
         """Options of a stage: the recipe's, overridden field by field."""
-        return {**self.recipe.stage(stage).options, **self.tree(stage)}
+        return _merge(self.recipe.stage(stage).options, self.tree(stage))
 
     def limits(self) -> Limits:
         try:
             return Limits.model_validate({**self.recipe.limits.model_dump(), **self.tree("limits")})
         except ValidationError as error:
             raise ConfigError(f"limits of recipe {self.recipe.name!r}: {describe(error)}") from error
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """``above`` laid over ``below``, mapping by mapping."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merge(inner, value) if both else value
+    return merged
 
 
 def describe(error: ValidationError) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, cast
@@ -156,7 +156,28 @@ class Plugins:
         self._manager.hook.omni_routes(router=router, service=service)
 
     def add_commands(self, cli: click.Group) -> None:
-        self._manager.hook.omni_commands(cli=cli)
+        """Let every plugin add its commands. One that raises, or takes a name that is in use, adds none and has that
+        as its error."""
+        import click
+
+        modules = self._manager.list_name_plugin()
+        for name, module in modules:
+            own = click.Group()
+            hook = self._manager.subset_hook_caller(
+                "omni_commands", [other for _, other in modules if other is not module]
+            )
+            try:
+                hook(cli=own)
+                taken = sorted(own.commands.keys() & cli.commands.keys())
+                if taken:
+                    raise ConfigError(f"the command {taken[0]!r} exists already")
+            except Exception:  # noqa: BLE001 - kept and shown by `omni plugins`
+                self._fail(name, traceback.format_exc())
+                continue
+            cli.commands.update(own.commands)
+
+    def _fail(self, name: str, error: str) -> None:
+        self.plugins = [replace(plugin, error=error) if plugin.name == name else plugin for plugin in self.plugins]
 
 
 def params_model(recipe: Recipe) -> Any:

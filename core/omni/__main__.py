@@ -1,0 +1,7 @@
+"""``python -m omni`` is ``omni``."""
+
+import sys
+
+from omni.cli.main import main
+
+sys.exit(main())

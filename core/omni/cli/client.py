@@ -1,0 +1,159 @@
+"""One request, to a server or to a recipe that is loaded here; both take the same way through the server's code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import click
+import httpx
+
+from omni.cli.inproc import AppTransport
+from omni.cli.progress import Bars, reporter
+from omni.cli.selection import Selection
+from omni.cli.state import State
+from omni.config import RecipeConfig
+from omni.errors import OmniError
+from omni.plugins import Plugins
+
+_CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server somewhere, and what it calls the model (None: its first for the task)."""
+
+    url: str
+    api_key: str | None
+    model: str | None
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[httpx.AsyncClient]:
+        headers = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        timeout = httpx.Timeout(None, connect=_CONNECT_SECONDS)
+        async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout) as client:
+            yield client
+
+
+@dataclass(frozen=True)
+class Here:
+    """A recipe that is loaded for one request and closed after it."""
+
+    config: RecipeConfig
+    plugins: Plugins
+
+    @property
+    def model(self) -> str:
+        return self.config.recipe.name
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[httpx.AsyncClient]:
+        from omni.server.app import create_app
+        from omni.server.settings import ServerSettings
+        from omni.service import Service
+
+        progress = reporter([self.config])
+        try:
+            # Plain lines would only be noise around a single answer; a bar goes away by itself.
+            service = await Service.launch(
+                [self.config], self.plugins, progress=progress if isinstance(progress, Bars) else None
+            )
+        finally:
+            progress.close()
+        try:
+            transport = AppTransport(create_app(service, ServerSettings()))
+            async with httpx.AsyncClient(transport=transport, base_url="http://omni", timeout=None) as client:
+                yield client
+        finally:
+            await service.close()
+
+
+def target(state: State, url: str | None, api_key: str | None, selection: Selection, kind: str) -> Server | Here:
+    """Where a request goes.
+
+    Raises:
+        click.UsageError: options of a local recipe together with ``--url``.
+        OmniError: no recipe fits, or a setting fits none.
+    """
+    if len(selection.recipes) > 1:
+        raise click.UsageError("--recipe: one is enough")
+    if url is None:
+        (config,) = selection.configs(state.plugins, kind)
+        return Here(config, state.plugins)
+    if selection.weights or selection.sets or selection.file is not None:
+        raise click.UsageError("--weights, --set and --config are for a recipe that is loaded here, not for --url")
+    return Server(url.rstrip("/").removesuffix("/v1"), api_key, selection.recipes[0] if selection.recipes else None)
+
+
+def run(
+    place: Server | Here,
+    path: str,
+    *,
+    json: dict[str, Any] | None = None,
+    form: dict[str, Any] | None = None,
+    upload: tuple[str, IO[bytes] | bytes] | None = None,
+    output: Path | None = None,
+) -> None:
+    """POST ``json``, or ``form`` with the file ``upload``, and write the answer to ``output`` (None: stdout).
+
+    Raises:
+        OmniError: the answer is an error, or breaks off; then ``output`` is left as it was.
+    """
+    model = {} if place.model is None else {"model": place.model}
+    body: dict[str, Any] = {"json": {**model, **json}} if json is not None else {"data": {**model, **(form or {})}}
+    if upload is not None:
+        body["files"] = {"file": upload}
+
+    async def exchange() -> None:
+        async with place.connect() as client, client.stream("POST", path, **body) as response:
+            if response.status_code != 200:
+                raise OmniError(_message(response.status_code, await response.aread()))
+            with _sink(output) as sink:
+                async for chunk in response.aiter_bytes():
+                    sink.write(chunk)
+                    sink.flush()
+
+    try:
+        asyncio.run(exchange())
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        raise OmniError(f"--url: {error}") from error
+    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        raise OmniError(f"no server answers there: {str(error) or type(error).__name__}") from error
+    except httpx.TransportError as error:
+        raise OmniError(f"the answer broke off: {str(error) or type(error).__name__}") from error
+
+
+def _message(status: int, body: bytes) -> str:
+    """What an error answer says: OpenAI's envelope where it is one, else the start of the text."""
+    import json
+
+    try:
+        error = json.loads(body)["error"]
+        param = f" (field {error['param']!r})" if error.get("param") else ""
+        return f"{error['message']}{param}"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"the server answered {status}: {body[:200].decode('utf-8', 'replace')}"
+
+
+@contextmanager
+def _sink(output: Path | None) -> Iterator[IO[bytes]]:
+    """A file appears under its name only when it is complete; pipes and devices are written directly."""
+    if output is None:
+        yield sys.stdout.buffer
+    elif output.exists() and not output.is_file():
+        with output.open("wb") as file:
+            yield file
+    else:
+        part = output.with_name(f".{output.name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                yield file
+            part.replace(output)
+        finally:
+            part.unlink(missing_ok=True)

@@ -1,0 +1,59 @@
+"""``omni launch``: serve recipes over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import click
+
+from omni.cli.selection import Selection, selection_options
+from omni.cli.serving import Serving, address, server_options
+from omni.cli.state import Command, State
+
+
+@click.command(cls=Command, short_help="Serve recipes over HTTP, as OpenAI's audio API.")
+@server_options
+@selection_options(many=True)
+@click.pass_context
+def launch(context: click.Context, **options: Any) -> None:
+    """Serve recipes over HTTP, with the endpoints of OpenAI's audio API.
+
+    Without --recipe it serves the recipes of the --config file, or else the default ones. Ctrl-C lets requests under
+    way finish, up to --drain-seconds, and exits 0; a second Ctrl-C ends them.
+    """
+    selection = Selection.read(*(options.pop(name) for name in ("recipes", "weights", "sets", "file")))
+    serving = Serving.read(context, selection, options)
+    plugins = context.ensure_object(State).plugins
+    configs = selection.configs(plugins)
+
+    # Here and not above: the other commands stay light.
+    from omni.cli.banner import banner
+    from omni.cli.progress import reporter
+    from omni.server.app import create_app
+    from omni.server.openai_names import model_aliases
+    from omni.server.run import bind, serve
+    from omni.service import Service
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("httpx", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    settings = serving.settings
+    sock = bind(settings.host, settings.port)
+    url = address(settings, sock.getsockname()[1])
+    progress = reporter(configs)
+
+    async def load() -> Service:
+        try:
+            return await Service.launch(configs, plugins, aliases=model_aliases(settings), progress=progress)
+        finally:
+            progress.close()
+
+    app = create_app(load, settings)
+
+    def on_ready() -> None:
+        locked = settings.api_key is not None
+        text = banner(app.state.runtime.service, url, locked=locked, drain_seconds=settings.drain_seconds)
+        click.echo(text)
+
+    serve(app, sock, on_ready)
