@@ -100,7 +100,9 @@ class ContinuousScheduler(ThreadedScheduler):
         except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
             self._fail(stream, error)
         while stream.alive and stream.edge.items and len(stream.generations) < self._parallel:
-            self._begin(stream)
+            generation = _Generation(self, stream, stream.edge.take())
+            stream.generations.append(generation)
+            self._begin(generation)
         if stream.alive and stream.edge.drained and not stream.generations:
             self._finish(stream)
 
@@ -118,12 +120,17 @@ class ContinuousScheduler(ThreadedScheduler):
             if head.steps or not head.finished:
                 return
             stream.generations.popleft()
+            following = self._stage.follow(head.item)
+            if following is not None:
+                generation = _Generation(self, stream, following)
+                stream.generations.appendleft(generation)
+                self._begin(generation)
+                return
 
-    def _begin(self, stream: _ARStream) -> None:
+    def _begin(self, generation: _Generation) -> None:
+        stream = generation.stream
         name = f"{stream.request_id}#{stream.next_index}"
         stream.next_index += 1
-        generation = _Generation(self, stream, stream.edge.take())
-        stream.generations.append(generation)
         self._workers.submit(partial(self._submit, name, generation), partial(self._submitted, generation))
 
     def _submit(self, name: str, generation: _Generation) -> Handle | None:

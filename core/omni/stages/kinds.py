@@ -151,3 +151,9 @@ class AR(Stage[In, Out]):
         """Turn one step of the engine into items for the next stage; cheap, runs on the event loop.
         Called a last time with ``step.finish_reason`` set."""
         raise NotImplementedError
+
+    def follow(self, item: In) -> In | None:  # type: ignore[misc]
+        """The generation that continues ``item`` once it is finished, before the request's next item begins; None: there
+        is none. For models that speak a long text in turns, each turn with the earlier ones as context: ``output``
+        keeps in the item what was generated, ``follow`` gives the item with the next turn."""
+        return None
