@@ -25,7 +25,7 @@ class Setting:
 @dataclass
 class RecipeConfig:
     """One recipe with what was set on top of it. Keys of ``settings`` are dotted paths: ``weights``, ``executor``,
-    ``transport``, ``limits.*`` or ``stage.option``."""
+    ``transport``, ``limits.FIELD`` or ``stage.option``, down to the single value."""
 
     recipe: Recipe
     settings: dict[str, Setting] = field(default_factory=dict)
@@ -41,12 +41,18 @@ class RecipeConfig:
         if head in ("weights", "executor", "transport"):
             if path != head or not isinstance(value, str):
                 raise ConfigError(f"{source}: {head!r} takes one string")
-        elif head == path:
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"{source}: {path!r} takes a mapping of fields, or set {path}.FIELD")
+        elif head == path and not isinstance(value, Mapping):
+            raise ConfigError(f"{source}: {path!r} takes a mapping of fields, or set {path}.FIELD")
+        if isinstance(value, Mapping) and (value or head == path):
             for key, inner in value.items():
+                if not isinstance(key, str) or not key or "." in key:
+                    raise ConfigError(f"{source}: {path!r}: {key!r} cannot be the name of a field")
                 self.set(f"{path}.{key}", inner, source)
             return
+        # The later layer wins as a whole: what it sets replaces what was set below or above this path.
+        for other in list(self.settings):
+            if other.startswith(path + ".") or path.startswith(other + "."):
+                del self.settings[other]
         self.settings[path] = Setting(value, source)
 
     def text(self, name: str, default: str | None = None) -> str | None:
@@ -58,14 +64,11 @@ class RecipeConfig:
         result: dict[str, Any] = {}
         for path, setting in self.settings.items():
             first, *keys = path.split(".")
-            if first != head or not keys:
-                continue
-            inner = result
-            for key in keys[:-1]:
-                inner = inner.setdefault(key, {})
-                if not isinstance(inner, dict):
-                    raise ConfigError(f"{setting.source}: {path!r} goes below a plain value")
-            inner[keys[-1]] = setting.value
+            if first == head and keys:
+                inner = result
+                for key in keys[:-1]:
+                    inner = inner.setdefault(key, {})
+                inner[keys[-1]] = setting.value
         return result
 
     def options(self, stage: str) -> dict[str, Any]:
@@ -84,8 +87,9 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     merged = dict(below)
     for key, value in above.items():
         inner = merged.get(key)
-        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merge(inner, value) if both else value
+        if isinstance(inner, Mapping) and isinstance(value, Mapping):
+            value = _merge(inner, value)
+        merged[key] = value
     return merged
 
 
@@ -140,26 +144,30 @@ def configure(
 ) -> list[RecipeConfig]:
     """Lay the layers over the recipes.
 
-    ``weights`` are ``SOURCE`` (when one recipe is served) or ``recipe=SOURCE``. A ``--set`` without a recipe goes to
-    the one recipe that has the stage.
+    ``file`` holds settings by recipe; those of recipes that are not in ``recipes`` are for other launches. ``weights``
+    are ``SOURCE`` (when one recipe is served) or ``recipe=SOURCE``. A ``--set`` without a recipe goes to the one recipe
+    that has the stage.
 
     Raises:
         ConfigError: it names the layer and the setting that fits no recipe, or more than one.
     """
     configs = {recipe.name: RecipeConfig(recipe) for recipe in recipes}
-    for name, values in (file or {}).items():
-        if name in configs:
+    for served, values in (file or {}).items():
+        if values is not None and not isinstance(values, Mapping):
+            raise ConfigError(f"{file_name}: recipe {served!r} takes a mapping of settings")
+        if served in configs:
             for key, value in (values or {}).items():
-                configs[name].set(str(key), value, file_name)
+                configs[served].set(str(key), value, file_name)
     for text in sets:
-        name, path, value = parse_set(text)
-        for config in _targets(configs, name, path, f"--set {text!r}"):
+        target, path, value = parse_set(text)
+        for config in _targets(configs, target, path, f"--set {text!r}"):
             config.set(path, value, "--set")
     for text in weights:
-        name, equals, source = text.partition("=")
-        if not equals:
-            name, source = "", text
-        (config,) = _targets(configs, name or None, "weights", f"--weights {text!r}")
+        owner, equals, source = text.partition("=")
+        # A folder may have an equals sign in its name, a recipe never has a slash.
+        if not equals or "/" in owner:
+            owner, source = "", text
+        (config,) = _targets(configs, owner or None, "weights", f"--weights {text!r}")
         config.set("weights", source, "--weights")
     return list(configs.values())
 

@@ -7,19 +7,28 @@ client still gets the 400 that names it.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
+ErrorClass: TypeAlias = "type[OmniError]"
+
 
 class ErrorInfo(msgspec.Struct, frozen=True, array_like=True):
-    """Wire form of an :class:`OmniError`."""
+    """Wire form of an :class:`OmniError`; ``status`` and ``type`` are for a receiver that does not know ``kind``."""
 
     kind: str
     message: str
+    status: int
+    type: str
     param: str | None = None
     code: str | None = None
     retry_after: float | None = None
+
+
+def _kind(cls: ErrorClass) -> str:
+    """A name that two plugins cannot both use."""
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 class OmniError(Exception):
@@ -29,14 +38,14 @@ class OmniError(Exception):
     request field and ``retry_after`` (seconds) says when another try makes sense.
     """
 
-    status: ClassVar[int] = 500
-    type: ClassVar[str] = "server_error"
+    status: int = 500
+    type: str = "server_error"
     default_code: ClassVar[str] = "internal_error"
-    kinds: ClassVar[dict[str, type[OmniError]]] = {}
+    kinds: ClassVar[dict[str, ErrorClass]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        OmniError.kinds[cls.__name__] = cls
+        OmniError.kinds[_kind(cls)] = cls
 
     def __init__(
         self,
@@ -53,7 +62,15 @@ class OmniError(Exception):
         self.retry_after = retry_after
 
     def to_wire(self) -> ErrorInfo:
-        return ErrorInfo(type(self).__name__, self.message, self.param, self.code, self.retry_after)
+        return ErrorInfo(
+            kind=_kind(self.__class__),
+            message=self.message,
+            status=self.status,
+            type=self.type,
+            param=self.param,
+            code=self.code,
+            retry_after=self.retry_after,
+        )
 
 
 class BadRequest(OmniError):
@@ -141,6 +158,9 @@ class MissingDependency(ConfigError):
 
 
 def from_wire(info: ErrorInfo) -> OmniError:
-    """Rebuild the typed error; an unknown kind becomes :class:`StageFailed` with its text kept."""
-    cls = OmniError.kinds.get(info.kind, StageFailed)
-    return cls(info.message, param=info.param, code=info.code, retry_after=info.retry_after)
+    """Rebuild the typed error. One whose class is not known here (another plugin's) becomes an :class:`OmniError` of
+    the same status, type, code, field and text."""
+    cls = OmniError.kinds.get(info.kind, OmniError)
+    error = cls(info.message, param=info.param, code=info.code, retry_after=info.retry_after)
+    error.status, error.type = info.status, info.type
+    return error

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from omni.config import RecipeConfig, describe
-from omni.errors import ConfigError
+from omni.errors import ConfigError, MissingDependency
 from omni.messages import AudioChunk as Audio
 from omni.messages import Message, SpeechRequest, TranscriptChunk, TranscriptionRequest
 from omni.plugins import Plugins, import_path
@@ -63,7 +63,10 @@ def check(config: RecipeConfig) -> list[CheckedStage]:
 def _check_stage(config: RecipeConfig, spec: StageSpec) -> CheckedStage:
     recipe = config.recipe
     what = f"stage {spec.name!r} of recipe {recipe.name!r}"
-    cls = import_path(spec.cls, what)
+    try:
+        cls = import_path(spec.cls, what)
+    except MissingDependency as error:
+        raise MissingDependency(f"{error.message}: {recipe.pip_line()}") from error
     if not (isinstance(cls, type) and issubclass(cls, Stage) and hasattr(cls, "kind")):
         raise ConfigError(f"{what}: {spec.cls!r} is not one of the five kinds of stage")
     if not hasattr(cls, "input_type"):

@@ -18,8 +18,9 @@ M = TypeVar("M", bound="Message")
 _BUFFER = 1  # msgpack extension code of a buffer reference
 
 
-class Message(msgspec.Struct, kw_only=True):
-    """Base of everything a stage takes or gives. Subclass it with typed fields."""
+class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything a stage takes or gives. Subclass it with typed fields: plain values, lists, dictionaries,
+    structs, ``numpy.ndarray`` and ``torch.Tensor`` (which arrives on the CPU)."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -125,10 +126,10 @@ class _Pack:
 
     def __call__(self, obj: Any) -> Any:
         if isinstance(obj, np.ndarray):
+            if obj.dtype.hasobject or obj.dtype.names is not None or isinstance(obj, np.ma.MaskedArray):
+                raise NotImplementedError("arrays of objects or records and masked arrays cannot travel between stages")
             kind, array = "n", np.ascontiguousarray(obj)
             dtype = array.dtype.str
-            if array.dtype.hasobject:
-                raise NotImplementedError("arrays of Python objects cannot travel between stages")
         elif _is_tensor(obj):
             # bfloat16 has no numpy dtype: the bytes travel as uint8.
             import torch
@@ -139,7 +140,7 @@ class _Pack:
         else:
             raise NotImplementedError(f"{type(obj).__name__} cannot travel between stages")
         ref = (len(self.buffers), kind, dtype, list(obj.shape))
-        self.buffers.append(memoryview(array.reshape(-1).view(np.uint8)))
+        self.buffers.append(array.reshape(-1).view(np.uint8).data)
         return msgspec.msgpack.Ext(_BUFFER, msgspec.msgpack.encode(ref))
 
 
@@ -148,14 +149,22 @@ def _unpack(buffers: list[Any]) -> Any:
         if code != _BUFFER:
             raise msgspec.ValidationError(f"unknown extension {code}")
         index, kind, dtype, shape = msgspec.msgpack.decode(data, type=tuple[int, str, str, list[int]])
-        raw = np.frombuffer(buffers[index], np.uint8)
-        if kind == "n":
-            return raw.view(np.dtype(dtype)).reshape(shape)
-        import torch
-
-        return torch.from_numpy(raw.copy()).view(getattr(torch, dtype)).reshape(shape)
+        try:
+            return _array(kind, dtype, shape, buffers[index])
+        except (AttributeError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise msgspec.ValidationError(f"{dtype} {shape} does not fit buffer {index}: {error}") from error
 
     return ext_hook
+
+
+def _array(kind: str, dtype: str, shape: list[int], buffer: Any) -> Any:
+    raw = np.frombuffer(buffer, np.uint8)
+    if kind == "n":
+        return raw.view(np.dtype(dtype)).reshape(shape)
+    import torch
+
+    kept = getattr(torch, dtype)
+    return torch.from_numpy(raw.copy()).view(kept).reshape(shape) if len(raw) else torch.empty(shape, dtype=kept)
 
 
 def _accept_array(expected: type, obj: Any) -> Any:

