@@ -1,0 +1,129 @@
+"""One error envelope, OpenAI's, for whatever goes wrong."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from omni.errors import BadRequest, Busy, NotFound, OmniError, TooLarge, Unauthorized, Unavailable
+
+log = logging.getLogger("omni.server")
+
+
+class MethodNotAllowed(OmniError):
+    status = 405
+    type = "invalid_request_error"
+    default_code = "method_not_allowed"
+
+
+class BodyTimeout(OmniError):
+    """The client paused for too long while sending its request (408)."""
+
+    status = 408
+    type = "invalid_request_error"
+    default_code = "request_timeout"
+
+
+class Refused(OmniError):
+    """A status that a plugin's route raised as an ``HTTPException`` and that core has no class for."""
+
+    type = "invalid_request_error"
+    default_code = "refused"
+
+
+_BY_STATUS: dict[int, Callable[[str], OmniError]] = {
+    kind.status: kind for kind in (BadRequest, Unauthorized, NotFound, BodyTimeout, TooLarge, Busy, Unavailable)
+}
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A client's value as it may stand in a message: its repr, bounded."""
+    text = repr(value[: limit + 1] if isinstance(value, (str, bytes, list)) else value)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def body_of(error: OmniError, request_id: str) -> dict[str, Any]:
+    """The envelope. What went wrong inside stays in the log: a client gets the request id to ask for."""
+    message = error.message
+    if error.status == 500:
+        message = f"the server failed on this request; its log has the reason under request id {request_id}"
+    return {"error": {"message": message, "type": error.type, "param": error.param, "code": error.code}}
+
+
+def headers_of(error: OmniError) -> list[tuple[bytes, bytes]]:
+    headers: list[tuple[bytes, bytes]] = []
+    retry_after = error.retry_after
+    if retry_after is None and isinstance(error, (Busy, Unavailable)):
+        retry_after = 5.0
+    if retry_after is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, (TooLarge, BodyTimeout)):
+        # What the client still sends would be read as its next request.
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+def report(error: OmniError, request_id: str) -> None:
+    """Log what a client does not see."""
+    if error.status == 500:
+        log.error("request %s failed: %s", request_id, error.message, exc_info=error)
+    elif error.status > 500:
+        log.warning("request %s: %d %s", request_id, error.status, error.message)
+
+
+def response_to(error: OmniError, request_id: str, status: int | None = None) -> Response:
+    """The answer to a request that ends in ``error``."""
+    report(error, request_id)
+    response = Response(
+        msgspec.json.encode(body_of(error, request_id)), status or error.status, media_type="application/json"
+    )
+    response.raw_headers.extend(headers_of(error))
+    return response
+
+
+def translate(error: HTTPException, request: Request) -> OmniError:
+    """The framework's own refusals as ours."""
+    what = f"{request.method} {request.url.path}"
+    if error.status_code == 404 and error.detail == HTTPStatus(404).phrase:
+        return NotFound(f"there is no endpoint {shown(what, 120)}; /docs lists what there is")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "other methods")
+        return MethodNotAllowed(f"{shown(what, 120)}: this endpoint takes {allowed}")
+    return _BY_STATUS.get(error.status_code, Refused)(str(error.detail))
+
+
+async def on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    response = response_to(translate(error, request), request_id_of(request.scope), error.status_code)
+    for name, value in (error.headers or {}).items():
+        response.headers[name] = value
+    return response
+
+
+async def on_validation_error(request: Request, error: Exception) -> Response:
+    """A plugin's route that validates with pydantic: its first complaint, as a 400 that names the field."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    param = ".".join(str(part) for part in first["loc"][1:]) or None
+    text = f"{param}: {first['msg']}" if param else str(first["msg"])
+    return response_to(BadRequest(text, param=param), request_id_of(request.scope))
+
+
+def request_id_of(scope: Scope) -> str:
+    return str(scope["omni"].request_id)
+
+
+async def send_error(error: OmniError, scope: Scope, receive: Receive, send: Send) -> None:
+    await response_to(error, request_id_of(scope))(scope, receive, send)

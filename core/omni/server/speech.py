@@ -1,0 +1,210 @@
+"""POST /v1/audio/speech."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.types import Receive, Scope, Send
+
+from omni.audio import MEDIA_TYPES, AudioOutput
+from omni.errors import StageFailed
+from omni.messages import AudioChunk
+from omni.pipeline import Pipeline, RequestStream
+from omni.recipe import Speech
+from omni.server.body import read_json
+from omni.server.fields import decode_object
+from omni.server.responses import SSE_HEADERS, Answer, Client, Headers, break_off, event, send_whole
+from omni.server.runtime import Runtime
+from omni.server.settings import MIB
+from omni.server.speech_fields import FIELDS, SpeechFields, SpeechPlan
+
+PATH = "/v1/audio/speech"
+
+_COALESCE = 1 << 18
+"""Samples that are joined into one write at most."""
+_INLINE = 1 << 18
+"""Samples that plain conversion to 16 bit may take on the event loop (under a millisecond)."""
+_INLINE_HEAVY = 1 << 11
+"""The same where a codec, a resampler or a stretch works on them."""
+
+
+class Sound:
+    """The pipeline's chunks of one request, encoded; and what is to be known of them in the end."""
+
+    def __init__(self, plan: SpeechPlan, task: Speech) -> None:
+        self._plan = plan
+        self._source_rate = task.sample_rate
+        self._downmix = task.channels > plan.channels
+        self._heavy = plan.format not in ("pcm", "wav") or plan.sample_rate != task.sample_rate or plan.stretch != 1.0
+        self._inline = _INLINE_HEAVY if self._heavy else _INLINE
+        self.samples = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.finish_reason: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self.samples / self._source_rate / self._plan.stretch
+
+    def output(self) -> AudioOutput:
+        plan = self._plan
+        return AudioOutput(plan.format, self._source_rate, plan.sample_rate, plan.channels, speed=plan.stretch)
+
+    def take(self, chunk: AudioChunk) -> NDArray[Any]:
+        """Note what a chunk says and give its samples."""
+        if chunk.sample_rate != self._source_rate:
+            raise StageFailed(f"the model gave {chunk.sample_rate} Hz, its recipe says {self._source_rate}")
+        if chunk.usage is not None:
+            self.input_tokens += chunk.usage.input_tokens
+            self.output_tokens += chunk.usage.output_tokens
+        if chunk.finish_reason is not None:
+            self.finish_reason = chunk.finish_reason
+        samples = chunk.samples
+        self.samples += len(samples)
+        return samples.mean(axis=1, dtype=np.float32) if self._downmix else samples
+
+    def take_ready(self, first: AudioChunk, stream: RequestStream) -> NDArray[Any]:
+        """``first`` and what has arrived since: under load one write carries several chunks."""
+        samples = self.take(first)
+        size = len(samples)
+        more: list[NDArray[Any]] = []
+        while size < _COALESCE and (chunk := stream.poll()) is not None:
+            more.append(self.take(chunk))
+            size += len(more[-1])
+        return np.concatenate([samples, *more]) if more else samples
+
+    async def encode(self, output: AudioOutput, samples: NDArray[Any]) -> bytes:
+        if len(samples) <= self._inline:
+            return output.write(samples)
+        return await asyncio.to_thread(output.write, samples)
+
+    async def finish(self, output: AudioOutput) -> bytes:
+        return await asyncio.to_thread(output.finish) if self._heavy else output.finish()
+
+    async def whole(self, parts: list[NDArray[Any]]) -> bytes:
+        plan = self._plan
+        return await asyncio.to_thread(
+            lambda: AudioOutput.whole(
+                plan.format,
+                np.concatenate(parts),
+                self._source_rate,
+                plan.sample_rate,
+                plan.channels,
+                speed=plan.stretch,
+            )
+        )
+
+    def usage(self) -> dict[str, int]:
+        return {
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "total_tokens": self.input_tokens + self.output_tokens,
+        }
+
+
+class SpeechEndpoint:
+    """An ASGI endpoint: the framework's request and response objects would cost more than the work."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._fields: dict[str, SpeechFields] = {}
+        runtime.on_service(
+            lambda service: self._fields.update(
+                (name, SpeechFields(pipeline, runtime.settings))
+                for name, pipeline in service.pipelines.items()
+                if isinstance(pipeline.recipe.task, Speech)
+            )
+        )
+
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """JSON schemas of the served recipes' own parameters, by recipe."""
+        return {name: fields.parameters.schema() for name, fields in self._fields.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        runtime = self._runtime
+        settings = runtime.settings
+        exchange = scope["omni"]
+        exchange.endpoint = PATH
+        service = runtime.service
+        with runtime.memory.share() as share:
+            raw = await read_json(scope, receive, int(settings.max_json_mb * MIB), settings.body_seconds, share)
+            body = decode_object(raw) if len(raw) < MIB else await asyncio.to_thread(decode_object, raw)
+            del raw
+            model = body.get("model")
+            pipeline = service.find(None if model is None else FIELDS["model"].check(model), "speech")
+            exchange.model = pipeline.recipe.name
+            plan = await self._fields[pipeline.recipe.name].plan(body)
+            del body
+            stream = pipeline.submit(plan.request)
+            async with Client(receive, send, stream, settings.stall_seconds) as client:
+                await self._answer(plan, pipeline, stream, client, scope)
+            exchange.gone |= client.gone
+
+    async def _answer(
+        self, plan: SpeechPlan, pipeline: Pipeline, stream: RequestStream, client: Client, scope: Scope
+    ) -> None:
+        task = pipeline.recipe.task
+        assert isinstance(task, Speech)
+        sound = Sound(plan, task)
+        if plan.whole:
+            await self._send_whole(plan, sound, stream, client, scope)
+        else:
+            await self._send_stream(plan, sound, stream, client, scope)
+        self._runtime.metrics.audio(pipeline.recipe.name, "speech", sound.seconds)
+
+    async def _send_whole(
+        self, plan: SpeechPlan, sound: Sound, stream: RequestStream, client: Client, scope: Scope
+    ) -> None:
+        parts = [sound.take(chunk) async for chunk in stream]
+        if not sound.samples:
+            raise StageFailed("the model gave no sound")
+        body = await sound.whole(parts)
+        headers = list(_headers(plan))
+        if sound.finish_reason is not None:
+            headers.append((b"x-omni-finish-reason", sound.finish_reason.encode("latin-1", "replace")))
+        self._first_audio(scope)
+        await send_whole(client.send, body, headers)
+
+    async def _send_stream(
+        self, plan: SpeechPlan, sound: Sound, stream: RequestStream, client: Client, scope: Scope
+    ) -> None:
+        answer = Answer(client, SSE_HEADERS if plan.sse else _headers(plan))
+        try:
+            output = sound.output()
+            async for chunk in stream:
+                data = await sound.encode(output, sound.take_ready(chunk, stream))
+                if data:
+                    if not answer.started:
+                        self._first_audio(scope)
+                    await answer.write(_delta(data) if plan.sse else data)
+            if not sound.samples:
+                raise StageFailed("the model gave no sound")
+            tail = await sound.finish(output)
+            if plan.sse:
+                done: dict[str, Any] = {"type": "speech.audio.done", "usage": sound.usage()}
+                if sound.finish_reason is not None:
+                    done["finish_reason"] = sound.finish_reason
+                tail = (_delta(tail) if tail else b"") + event(done)
+            await answer.end(tail)
+        except Exception as error:  # noqa: BLE001 - reported; raised again when it can still become a status
+            await break_off(error, answer, scope, sse=plan.sse)
+
+    def _first_audio(self, scope: Scope) -> None:
+        exchange = scope["omni"]
+        self._runtime.metrics.first_audio(exchange.model, exchange.seconds)
+
+
+def _delta(data: bytes) -> bytes:
+    return b'data: {"type":"speech.audio.delta","audio":"' + base64.b64encode(data) + b'"}\n\n'
+
+
+def _headers(plan: SpeechPlan) -> Headers:
+    return (
+        (b"content-type", MEDIA_TYPES[plan.format].encode()),
+        (b"x-sample-rate", str(plan.sample_rate).encode()),
+        (b"x-channels", str(plan.channels).encode()),
+    )

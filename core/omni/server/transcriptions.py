@@ -1,0 +1,126 @@
+"""POST /v1/audio/transcriptions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.types import Receive, Scope, Send
+
+from omni.errors import BadRequest
+from omni.pipeline import Pipeline, RequestStream
+from omni.recipe import Transcription
+from omni.server.body import Share, read_json
+from omni.server.fields import decode_object
+from omni.server.responses import SSE_HEADERS, Answer, Client, break_off, event, send_whole
+from omni.server.runtime import Runtime
+from omni.server.settings import MIB
+from omni.server.speech_fields import decode_base64
+from omni.server.transcript_formats import CONTENT_TYPES, Transcript, render
+from omni.server.transcription_fields import FIELDS, TranscriptionFields, TranscriptionPlan, gather
+from omni.server.upload import Form, boundary_of, read_form
+from omni.service import Service
+
+PATH = "/v1/audio/transcriptions"
+
+
+class TranscriptionEndpoint:
+    """An ASGI endpoint; the body is a form, or JSON with the audio in base64."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._fields: dict[str, TranscriptionFields] = {}
+        runtime.on_service(
+            lambda service: self._fields.update(
+                (name, TranscriptionFields(pipeline))
+                for name, pipeline in service.pipelines.items()
+                if isinstance(pipeline.recipe.task, Transcription)
+            )
+        )
+
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """JSON schemas of the served recipes' own parameters, by recipe."""
+        return {name: fields.parameters.schema() for name, fields in self._fields.items()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        runtime = self._runtime
+        exchange = scope["omni"]
+        exchange.endpoint = PATH
+        service = runtime.service
+        boundary = boundary_of(scope)
+        budget = runtime.memory if boundary is None else runtime.spool
+        with budget.share() as share, Form() as form:
+            if boundary is None:
+                pipeline, plan = await self._from_json(service, scope, receive, share)
+            else:
+                pipeline, plan = await self._from_form(service, form, boundary, scope, receive, share)
+            exchange.model = pipeline.recipe.name
+            stream = pipeline.submit(plan.request)
+            async with Client(receive, send, stream, runtime.settings.stall_seconds) as client:
+                transcript = Transcript()
+                if plan.stream:
+                    await _send_events(transcript, stream, client, scope)
+                else:
+                    await _send_whole(plan, transcript, stream, client)
+                runtime.metrics.audio(pipeline.recipe.name, "transcription", transcript.duration)
+            exchange.gone |= client.gone
+
+    async def _from_form(
+        self, service: Service, form: Form, boundary: bytes, scope: Scope, receive: Receive, share: Share
+    ) -> tuple[Pipeline, TranscriptionPlan]:
+        settings = self._runtime.settings
+        limit = int(settings.max_upload_mb * MIB)
+        await read_form(form, scope, receive, boundary, limit, settings.body_seconds, share)
+        pipeline = service.find(next((text for name, text in form.fields if name == "model"), None), "transcription")
+        fields = self._fields[pipeline.recipe.name]
+        values = gather(form.fields, fields.parameters.names)
+        if not form.has_file:
+            raise BadRequest("'file' is missing: the audio", param="file", code="missing_required_parameter")
+        if not form.file.size:
+            raise BadRequest("'file' is empty", param="file")
+        return pipeline, fields.plan(values, await form.file.array(share), text=True)
+
+    async def _from_json(
+        self, service: Service, scope: Scope, receive: Receive, share: Share
+    ) -> tuple[Pipeline, TranscriptionPlan]:
+        settings = self._runtime.settings
+        limit = int(settings.max_json_mb * MIB)
+        raw = await read_json(scope, receive, limit, settings.body_seconds, share)
+        body = decode_object(raw) if len(raw) < MIB else await asyncio.to_thread(decode_object, raw)
+        audio = await _input_audio(body.pop("input_audio", None), limit)
+        model = body.get("model")
+        pipeline = service.find(None if model is None else FIELDS["model"].check(model), "transcription")
+        return pipeline, self._fields[pipeline.recipe.name].plan(body, audio, text=False)
+
+
+async def _input_audio(given: Any, limit: int) -> NDArray[np.uint8]:
+    """The bytes of ``{"data": base64, "format": …}``; the format is found in the bytes, not believed."""
+    data = given.get("data") if isinstance(given, dict) and set(given) <= {"data", "format"} else None
+    if not isinstance(data, str):
+        raise BadRequest(
+            "send a multipart form with 'file', or JSON with 'input_audio': {'data': base64, 'format': …}",
+            param="input_audio",
+        )
+    return await asyncio.to_thread(decode_base64, data, limit, "input_audio.data")
+
+
+async def _send_whole(plan: TranscriptionPlan, transcript: Transcript, stream: RequestStream, client: Client) -> None:
+    async for chunk in stream:
+        transcript.add(chunk)
+    body = render(transcript, plan.format, plan.granularities)
+    await send_whole(client.send, body, [(b"content-type", CONTENT_TYPES[plan.format])])
+
+
+async def _send_events(transcript: Transcript, stream: RequestStream, client: Client, scope: Scope) -> None:
+    answer = Answer(client, SSE_HEADERS)
+    try:
+        async for chunk in stream:
+            transcript.add(chunk)
+            if chunk.text:
+                await answer.write(event({"type": "transcript.text.delta", "delta": chunk.text}))
+        done: dict[str, Any] = {"type": "transcript.text.done", "text": transcript.text, "usage": transcript.usage()}
+        await answer.end(event(done))
+    except Exception as error:  # noqa: BLE001 - reported; raised again when it can still become a status
+        await break_off(error, answer, scope, sse=True)
