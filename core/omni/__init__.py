@@ -14,6 +14,7 @@ from omni.errors import (
 from omni.hookspecs import hookimpl
 from omni.messages import (
     AudioChunk,
+    Joined,
     Message,
     ReferenceAudio,
     Segment,
@@ -53,6 +54,7 @@ __all__ = [
     "DecoderOptions",
     "Encoder",
     "EncoderOptions",
+    "Joined",
     "Limits",
     "Message",
     "MissingDependency",

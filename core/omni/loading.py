@@ -10,11 +10,10 @@ from pydantic import ValidationError
 from omni.config import RecipeConfig, describe
 from omni.errors import ConfigError, MissingDependency
 from omni.messages import AudioChunk as Audio
-from omni.messages import Message, SpeechRequest, TranscriptChunk, TranscriptionRequest
+from omni.messages import Joined, Message, SpeechRequest, TranscriptChunk, TranscriptionRequest
 from omni.plugins import Plugins, import_path
 from omni.recipe import Recipe, StageSpec
 from omni.stages import Aggregator, Stage, StageOptions
-from omni.transports.inproc import Joined
 
 _REQUESTS: dict[str, type[Message]] = {"speech": SpeechRequest, "transcription": TranscriptionRequest}
 _RESULTS: dict[str, type[Message]] = {"speech": Audio, "transcription": TranscriptChunk}

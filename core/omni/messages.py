@@ -23,6 +23,13 @@ class Message(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     structs, ``numpy.ndarray`` and ``torch.Tensor`` (which arrives on the CPU)."""
 
 
+class Joined(Message):
+    """Input of a stage that comes after several others and is no aggregator: the i-th item of each, by the name of the
+    stage it comes from."""
+
+    parts: dict[str, Any]
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens that one message accounts for; the server adds them up over a request."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from omni.errors import OmniError, StageFailed
-from omni.messages import Message
+from omni.messages import Joined, Message
 from omni.transports.base import Outlet
 
 
@@ -119,12 +119,6 @@ class Tee:
     def fail(self, error: OmniError) -> None:
         for outlet in self._outlets:
             outlet.fail(error)
-
-
-class Joined(Message):
-    """The i-th items of several edges, by the name of the stage they come from."""
-
-    parts: dict[str, Any]
 
 
 class Join(Edge):
