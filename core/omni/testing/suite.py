@@ -1,0 +1,54 @@
+"""The checks as pytest tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from omni.plugins import Plugins
+from omni.recipe import Recipe
+from omni.testing.checks import CHECKS, Check
+from omni.testing.kit import ConformanceFailure, Kit, NotApplicable
+from omni.testing.samples import Samples
+
+
+def run(check: Check, kit: Kit) -> None:
+    """Run a check with pytest's own words for failing and skipping."""
+    __tracebackhide__ = True
+    reason = None
+    try:
+        check(kit)
+    except NotApplicable as skipped:
+        reason = str(skipped)
+    except ConformanceFailure as failure:
+        pytest.fail(f"{kit.recipe.name}: {failure}\n(the check {check.name} proves that {check.proves})", pytrace=False)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+def suite(
+    recipe: str | Recipe,
+    *,
+    plugins: Plugins | None = None,
+    sets: tuple[str, ...] = (),
+    weights: str | None = None,
+    samples: Samples | None = None,
+    timeout: float = 120.0,
+) -> type[Any]:
+    """See :func:`omni.testing.conformance`."""
+
+    class TestConformance:
+        @pytest.fixture(scope="class")
+        def kit(self) -> Iterator[Kit]:
+            known = plugins or Plugins.load()
+            found = known.recipe(recipe) if isinstance(recipe, str) else recipe
+            with Kit(found, known, sets=sets, weights=weights, samples=samples, timeout=timeout) as kit:
+                yield kit
+
+        @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+        def test_conformance(self, kit: Kit, check: Check) -> None:
+            run(check, kit)
+
+    return TestConformance
