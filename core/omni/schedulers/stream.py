@@ -52,6 +52,8 @@ class StreamScheduler(BatchingScheduler):
         super().__init__(stage, mailbox, self._options.workers, self._options.workers)
         self.input_capacity = max(self._options.first_chunk, self._options.max_chunk)
         self._ready: deque[_DecodeStream] = deque()
+        # A turn in a thread for nothing would be the dearest part of a short request.
+        self._discards = getattr(stage.discard, "__func__", None) is not Decoder.discard
 
     def _pump(self, stream: _DecodeStream) -> None:
         if not stream.alive:
@@ -153,7 +155,8 @@ class StreamScheduler(BatchingScheduler):
         if stream.busy or stream.state is _UNOPENED:
             return
         state, stream.state = stream.state, _UNOPENED
-        self._workers.submit(partial(self._stage.discard, state), _ignore)
+        if self._discards:
+            self._workers.submit(partial(self._stage.discard, state), _ignore)
 
 
 def _ignore(result: Any) -> None:
