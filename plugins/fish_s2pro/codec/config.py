@@ -119,8 +119,7 @@ class CodecConfig(_Section):
         fields = self.model_dump() | {
             "encoder_dim": latent // stages,
             "decoder_dim": max(1, round(self.decoder_dim * width / decoder_step)) * decoder_step,
-            "quantizer": self.quantizer.model_dump()
-            | {"input_dim": latent, "transformer": transformer.model_dump()},
+            "quantizer": self.quantizer.model_dump() | {"input_dim": latent, "transformer": transformer.model_dump()},
         }
         return CodecConfig.model_validate(fields)
 

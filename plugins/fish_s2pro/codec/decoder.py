@@ -26,13 +26,15 @@ _CHUNK = 16
 class Upsample:
     """Transposed convolution of kernel and stride ``factor``, then a ConvNeXt block."""
 
-    def __init__(self, weights: WeightSource, prefix: str, channels: int, factor: int) -> None:
+    def __init__(self, weights: WeightSource, prefix: str, channels: int, factor: int, *, columns: int) -> None:
+        """``columns``: input columns per frame."""
         self.conv = UpsampleConv(
             weights.take(f"{prefix}.0.conv.weight", channels, channels, factor),
             weights.take(f"{prefix}.0.conv.bias", channels),
             factor,
+            columns=columns,
         )
-        self.block = ConvNeXt(weights, f"{prefix}.1", channels)
+        self.block = ConvNeXt(weights, f"{prefix}.1", channels, columns=columns * factor)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         return self.block(self.conv(x, step), step)
@@ -41,13 +43,16 @@ class Upsample:
 class DecoderBlock:
     """Snake, transposed convolution that halves the channels, residual units of dilation 1, 3, 9."""
 
-    def __init__(self, weights: WeightSource, prefix: str, channels: int, stride: int) -> None:
+    def __init__(self, weights: WeightSource, prefix: str, channels: int, stride: int, *, columns: int) -> None:
+        """``columns``: input columns per frame."""
         half = channels // 2
         self.snake = Snake(weights, f"{prefix}.0", channels)
         weight = weight_normed(weights, f"{prefix}.1", channels, half, 2 * stride)
-        self.up = UpsampleConv(weight, weights.take(f"{prefix}.1.conv.bias", half), stride)
+        bias = weights.take(f"{prefix}.1.conv.bias", half)
+        self.up = UpsampleConv(weight, bias, stride, columns=columns)
         self.residuals = [
-            ResidualUnit(weights, f"{prefix}.{i}", half, dilation) for i, dilation in ((2, 1), (3, 3), (4, 9))
+            ResidualUnit(weights, f"{prefix}.{i}", half, dilation, columns=columns * stride)
+            for i, dilation in ((2, 1), (3, 3), (4, 9))
         ]
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
@@ -68,23 +73,25 @@ class CodecDecoder:
         self.dtype = dtype
         quantizer = config.quantizer
         self.dequantizer = Dequantizer(weights, quantizer)
-        self.post = WindowedTransformer.for_quantizer(
-            weights, "quantizer.post_module", quantizer.transformer, device
-        )
+        self.post = WindowedTransformer.for_quantizer(weights, "quantizer.post_module", quantizer.transformer, device)
+        columns = 1
+        self.upsamples = []
         # Upsampling undoes the downsampling: its factors come in the opposite order.
-        self.upsamples = [
-            Upsample(weights, f"quantizer.upsample.{i}", quantizer.input_dim, factor)
-            for i, factor in enumerate(reversed(quantizer.downsample_factor))
-        ]
+        for i, factor in enumerate(reversed(quantizer.downsample_factor)):
+            prefix = f"quantizer.upsample.{i}"
+            self.upsamples.append(Upsample(weights, prefix, quantizer.input_dim, factor, columns=columns))
+            columns *= factor
         channels = config.decoder_dim
-        self.stem = weight_normed_conv(weights, "decoder.model.0", quantizer.input_dim, channels, 7)
+        self.stem = weight_normed_conv(weights, "decoder.model.0", quantizer.input_dim, channels, 7, columns=columns)
         self.blocks = []
         for i, stride in enumerate(config.decoder_rates, start=1):
-            self.blocks.append(DecoderBlock(weights, f"decoder.model.{i}.block", channels, stride))
+            prefix = f"decoder.model.{i}.block"
+            self.blocks.append(DecoderBlock(weights, prefix, channels, stride, columns=columns))
             channels //= 2
+            columns *= stride
         last = len(self.blocks) + 1
         self.snake = Snake(weights, f"decoder.model.{last}", channels)
-        self.head = weight_normed_conv(weights, f"decoder.model.{last + 1}", channels, 1, 7)
+        self.head = weight_normed_conv(weights, f"decoder.model.{last + 1}", channels, 1, 7, columns=columns)
 
     def latents(self, codes: Tensor, step: Step) -> Tensor:
         """int64 ``(batch, codebooks, frames)`` to ``(batch, dim, frames)``."""

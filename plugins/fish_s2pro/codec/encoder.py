@@ -22,14 +22,23 @@ class EncoderBlock:
     of the published model a windowed transformer follows."""
 
     def __init__(
-        self, weights: WeightSource, prefix: str, channels: int, stride: int, transformer: WindowedTransformer | None
+        self,
+        weights: WeightSource,
+        prefix: str,
+        channels: int,
+        stride: int,
+        transformer: WindowedTransformer | None,
+        *,
+        columns: int,
     ) -> None:
+        """``columns``: output columns per frame."""
         self.residuals = [
-            ResidualUnit(weights, f"{prefix}.{i}", channels, dilation) for i, dilation in enumerate((1, 3, 9))
+            ResidualUnit(weights, f"{prefix}.{i}", channels, dilation, columns=columns * stride)
+            for i, dilation in enumerate((1, 3, 9))
         ]
         self.snake = Snake(weights, f"{prefix}.3", channels)
         self.down = weight_normed_conv(
-            weights, f"{prefix}.4", channels, 2 * channels, 2 * stride, stride=stride
+            weights, f"{prefix}.4", channels, 2 * channels, 2 * stride, columns=columns, stride=stride
         )
         self.transformer = transformer
 
@@ -45,13 +54,15 @@ class EncoderBlock:
 class Downsample:
     """Convolution of kernel and stride ``factor``, then a ConvNeXt block."""
 
-    def __init__(self, weights: WeightSource, prefix: str, channels: int, factor: int) -> None:
+    def __init__(self, weights: WeightSource, prefix: str, channels: int, factor: int, *, columns: int) -> None:
+        """``columns``: output columns per frame."""
         self.conv = CausalConv(
             weights.take(f"{prefix}.0.conv.weight", channels, channels, factor),
             weights.take(f"{prefix}.0.conv.bias", channels),
+            columns=columns,
             stride=factor,
         )
-        self.block = ConvNeXt(weights, f"{prefix}.1", channels)
+        self.block = ConvNeXt(weights, f"{prefix}.1", channels, columns=columns)
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         return self.block(self.conv(x, step), step)
@@ -65,13 +76,13 @@ class CodecEncoder:
         self.device = device
         quantizer = config.quantizer
         channels = config.encoder_dim
-        self.stem = weight_normed_conv(weights, "encoder.block.0", 1, channels, 7)
+        self.stem = weight_normed_conv(weights, "encoder.block.0", 1, channels, 7, columns=config.frame_samples)
         self.blocks = []
-        positions = config.frame_samples
+        columns = config.frame_samples
         for i, (stride, layers) in enumerate(
             zip(config.encoder_rates, config.encoder_transformer_layers, strict=True), start=1
         ):
-            positions //= stride
+            columns //= stride
             prefix = f"encoder.block.{i}.block"
             transformer = None
             if layers:
@@ -84,19 +95,20 @@ class CodecEncoder:
                     hidden=2 * channels * FFN_RATIO,
                     head_dim=general.head_dim,
                     window=ENCODER_WINDOW,
-                    rate=positions,
+                    rate=columns,
                     rope=Rope(general.head_dim, general.rope_base, device),
                     eps=general.norm_eps,
                 )
-            self.blocks.append(EncoderBlock(weights, prefix, channels, stride, transformer))
+            self.blocks.append(EncoderBlock(weights, prefix, channels, stride, transformer, columns=columns))
             channels *= 2
         last = len(self.blocks) + 1
         self.snake = Snake(weights, f"encoder.block.{last}", channels)
-        self.head = weight_normed_conv(weights, f"encoder.block.{last + 1}", channels, channels, 3)
-        self.downsamples = [
-            Downsample(weights, f"quantizer.downsample.{i}", channels, factor)
-            for i, factor in enumerate(quantizer.downsample_factor)
-        ]
+        self.head = weight_normed_conv(weights, f"encoder.block.{last + 1}", channels, channels, 3, columns=columns)
+        self.downsamples = []
+        for i, factor in enumerate(quantizer.downsample_factor):
+            columns //= factor
+            prefix = f"quantizer.downsample.{i}"
+            self.downsamples.append(Downsample(weights, prefix, channels, factor, columns=columns))
         self.pre = WindowedTransformer.for_quantizer(weights, "quantizer.pre_module", quantizer.transformer, device)
         self.quantizer = Quantizer(weights, quantizer)
 

@@ -48,9 +48,7 @@ class Dequantizer:
 
 class _Codebook:
     def __init__(self, weights: WeightSource, prefix: str, size: int, config: QuantizerConfig) -> None:
-        self.inward, self.inward_bias = _projection(
-            weights, f"{prefix}.in_proj", config.codebook_dim, config.input_dim
-        )
+        self.inward, self.inward_bias = _projection(weights, f"{prefix}.in_proj", config.codebook_dim, config.input_dim)
         self.table = weights.take(f"{prefix}.codebook.weight", size, config.codebook_dim)
         self.directions = F.normalize(self.table)
         self.outward, self.outward_bias = _projection(

@@ -64,12 +64,15 @@ class Step:
         neighbours = list(rows) == list(range(first, first + len(rows)))
         self.rows: slice | Tensor = slice(first, first + len(rows)) if neighbours else self.index
 
-    def behind(self, layer: Hashable, channels: int, pad: int, length: int) -> Tensor:
+    def behind(self, layer: Hashable, channels: int, pad: int, length: int, *, channels_last: bool) -> Tensor:
         """A new ``(batch, channels, pad + length)`` tensor that starts with the last ``pad`` columns that the
-        layer has seen; the caller fills the rest and gives it back to :meth:`keep`."""
-        joined = torch.empty(
-            self.seen.shape[0], channels, pad + length, device=self.state.device, dtype=self.state.dtype
-        )
+        layer has seen; the caller fills the rest and gives it back to :meth:`keep`. ``channels_last``: the columns,
+        not the channels, are contiguous in memory."""
+        batch, columns = self.seen.shape[0], pad + length
+        shape = (batch, columns, channels) if channels_last else (batch, channels, columns)
+        joined = torch.empty(shape, device=self.state.device, dtype=self.state.dtype)
+        if channels_last:
+            joined = joined.transpose(1, 2)
         if pad:
             joined[..., :pad] = self.state.buffer(layer, channels, pad)[self.rows]
         return joined

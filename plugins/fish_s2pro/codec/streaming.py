@@ -17,13 +17,11 @@ class StreamingDecoder:
     """Decodes frames of many streams as they come.
 
     A step takes streams of any age with any number of new frames; those with equally many share a batch. At most
-    ``max_frames`` frames of a stream are worked on at once, at most ``max_batch`` streams. ``streams`` rows of state are
-    there from the start; more are made when more streams open. Thread-safe; steps run one at a time.
+    ``max_frames`` frames of a stream are worked on at once, at most ``max_batch`` streams. ``streams`` rows of
+    state are there from the start; more are made when more streams open. Thread-safe; steps run one at a time.
     """
 
-    def __init__(
-        self, decoder: CodecDecoder, *, streams: int = 8, max_frames: int = 8, max_batch: int = 16
-    ) -> None:
+    def __init__(self, decoder: CodecDecoder, *, streams: int = 8, max_frames: int = 8, max_batch: int = 16) -> None:
         self._decoder = decoder
         self._max_frames = max_frames
         self._max_batch = max_batch
@@ -90,9 +88,7 @@ class StreamingDecoder:
             if length > 0:
                 by_length[length].append(place)
         size = self._max_batch
-        return [
-            places[first : first + size] for places in by_length.values() for first in range(0, len(places), size)
-        ]
+        return [places[first : first + size] for places in by_length.values() for first in range(0, len(places), size)]
 
     def _run(self, jobs: Sequence[tuple[int, Tensor]], members: list[int], done: int) -> Tensor:
         rows = [jobs[member][0] for member in members]

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fish_s2pro.codec.config import TransformerConfig
+from fish_s2pro.codec.linear import Linear
 from fish_s2pro.codec.state import Step
 from fish_s2pro.codec.weights import WeightSource
 
@@ -43,12 +44,6 @@ class Rope:
         return self._table[positions]
 
 
-def rotate(x: Tensor, rotations: Tensor) -> Tensor:
-    """Rotate the interleaved pairs of the last dimension; ``rotations`` broadcasts over the others."""
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * rotations).flatten(-2).to(x.dtype)
-
-
 class _View:
     """What all layers share in one step: where keys go in the ring, what each query sees, the rotations."""
 
@@ -59,7 +54,9 @@ class _View:
         self.ring = ring
         positions = first[:, None] + torch.arange(length, device=first.device)
         self.places = positions % ring
-        self.rotations = rope(positions)[:, :, None, None]
+        turn = rope(positions)
+        # Queries and keys are turned, values stay.
+        self.rotations = torch.stack((turn, turn, torch.ones_like(turn)), dim=2)[:, :, :, None]
         # A place of the ring holds the newest position that maps to it.
         newest = positions[:, -1:]
         held = newest - (newest - torch.arange(ring, device=first.device)) % ring
@@ -76,26 +73,31 @@ class _Layer:
         self.head_dim = head_dim
         self.attention_norm = weights.take(f"{prefix}.attention_norm.weight", dim)
         self.ffn_norm = weights.take(f"{prefix}.ffn_norm.weight", dim)
-        self.wqkv = weights.take(f"{prefix}.attention.wqkv.weight", 3 * dim, dim)
+        self.wqkv = Linear(weights.take(f"{prefix}.attention.wqkv.weight", 3 * dim, dim))
         scale = weights.take(f"{prefix}.attention_layer_scale.gamma", dim)
-        self.wo = weights.take(f"{prefix}.attention.wo.weight", dim, dim).mul_(scale[:, None])
-        self.w13 = torch.cat([weights.take(f"{prefix}.feed_forward.{w}.weight", hidden, dim) for w in ("w1", "w3")])
+        self.wo = Linear(weights.take(f"{prefix}.attention.wo.weight", dim, dim).mul_(scale[:, None]))
+        gate_and_up = [weights.take(f"{prefix}.feed_forward.{w}.weight", hidden, dim) for w in ("w1", "w3")]
+        self.w13 = Linear(torch.cat(gate_and_up))
         scale = weights.take(f"{prefix}.ffn_layer_scale.gamma", dim)
-        self.w2 = weights.take(f"{prefix}.feed_forward.w2.weight", dim, hidden).mul_(scale[:, None])
+        self.w2 = Linear(weights.take(f"{prefix}.feed_forward.w2.weight", dim, hidden).mul_(scale[:, None]))
 
     def __call__(self, x: Tensor, step: Step, view: _View) -> Tensor:
-        x = x + self._attend(F.rms_norm(x, (x.shape[-1],), self.attention_norm, self.eps), step, view)
-        gate, up = F.linear(F.rms_norm(x, (x.shape[-1],), self.ffn_norm, self.eps), self.w13).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate) * up, self.w2)
+        """``(batch, time, dim)`` to the same."""
+        width = x.shape[2:]
+        x = self._attend(F.rms_norm(x, width, self.attention_norm, self.eps), step, view).add_(x)
+        gate, up = self.w13(F.rms_norm(x, width, self.ffn_norm, self.eps)).chunk(2, dim=2)
+        return self.w2(F.silu(gate).mul_(up)).add_(x)
 
     def _attend(self, y: Tensor, step: Step, view: _View) -> Tensor:
-        qkv = F.linear(y, self.wqkv).unflatten(-1, (3, -1, self.head_dim))
-        q, k = rotate(qkv[:, :, :2], view.rotations).unbind(2)
-        ring = step.state.buffer(self, view.ring, 2, *k.shape[2:])
-        ring[step.index[:, None], view.places] = torch.stack((k, qkv[:, :, 2]), dim=2)
+        batch, time, dim = y.shape
+        pairs = self.wqkv(y).float().view(batch, time, 3, -1, self.head_dim // 2, 2)
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * view.rotations)
+        qkv = turned.view(batch, time, 3, -1, self.head_dim).to(y.dtype)
+        ring = step.state.buffer(self, view.ring, 2, *qkv.shape[3:])
+        ring[step.index[:, None], view.places] = qkv[:, :, 1:]
         keys, values = ring[step.rows].transpose(1, 3).unbind(2)
-        heads = F.scaled_dot_product_attention(q.transpose(1, 2), keys, values, attn_mask=view.mask)
-        return F.linear(heads.transpose(1, 2).flatten(2), self.wo)
+        heads = F.scaled_dot_product_attention(qkv[:, :, 0].transpose(1, 2), keys, values, attn_mask=view.mask)
+        return self.wo(heads.transpose(1, 2).reshape(batch, time, dim))
 
 
 class WindowedTransformer:
@@ -121,15 +123,11 @@ class WindowedTransformer:
         self.rate = rate
         self.rope = rope
         self.eps = eps
-        self.layers = [
-            _Layer(weights, f"{prefix}.layers.{i}", dim, hidden, head_dim, eps) for i in range(layers)
-        ]
+        self.layers = [_Layer(weights, f"{prefix}.layers.{i}", dim, hidden, head_dim, eps) for i in range(layers)]
         self.norm = weights.take(f"{prefix}.norm.weight", dim)
 
     @classmethod
-    def for_quantizer(
-        cls, weights: WeightSource, prefix: str, config: TransformerConfig, device: torch.device
-    ) -> Self:
+    def for_quantizer(cls, weights: WeightSource, prefix: str, config: TransformerConfig, device: torch.device) -> Self:
         """The transformers on either side of the quantiser: one position per frame."""
         return cls(
             weights,
