@@ -1,0 +1,181 @@
+"""The dual autoregressive model for the torch engine: one position per text token or frame, codes by a depth model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fish_s2pro.config import FishConfig
+from fish_s2pro.sampling import RAS_WINDOW, Draw, repetition_aware
+from omni.engines.base import Prompt, SamplingParams
+from omni.engines.torch import (
+    Attend,
+    DecoderLayer,
+    DepthTransformer,
+    KVShape,
+    PromptSlice,
+    Rope,
+    Step,
+    StepResult,
+    linear,
+    weight,
+)
+from omni.errors import BadRequest
+
+_HEAD_MULTIPLE = 8
+
+
+@dataclass
+class DualState:
+    """``window`` int64 ``(rows, RAS_WINDOW)``: the last tokens of each request, but for its first one."""
+
+    window: Tensor
+
+
+class DualAR(nn.Module):
+    """Slow AR with a head cut to the rows that can be sampled, fast AR over the codebooks of a frame.
+
+    See :class:`omni.engines.torch.TorchARModel`. Weights are uninitialised until :func:`fish_s2pro.loader.load_ar`
+    or :meth:`randomise` fills them.
+    """
+
+    def __init__(self, config: FishConfig, *, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config = config
+        self.device, self.dtype = device, dtype
+        slow, fast = config.slow, config.fast
+        self.width = slow.dim
+        self.kv = KVShape(config.text.n_layer, slow.kv_heads, slow.head_dim)
+        self.codebooks = config.codebooks
+        self.max_positions = config.text.max_seq_len
+        self._semantic = config.semantic_end - config.semantic_begin + 1
+
+        def make(*shape: int) -> nn.Parameter:
+            return weight(*shape, device=device, dtype=dtype)
+
+        self.embeddings = make(config.text.vocab_size, slow.dim)
+        self.code_embeddings = make(config.codebooks * config.codebook_size, slow.dim)
+        self.layers = nn.ModuleList(DecoderLayer(slow, device=device, dtype=dtype) for _ in range(config.text.n_layer))
+        self._stack = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
+        self.norm = make(slow.dim)
+        # Sampled are semantic tokens and the end token; zero rows fill up to a size the kernels like.
+        rows = -(-(self._semantic + 1) // _HEAD_MULTIPLE) * _HEAD_MULTIPLE
+        self.head = make(rows, slow.dim)
+        self.project = make(fast.dim, slow.dim) if fast.dim != slow.dim else None
+        self.project_bias = make(fast.dim) if fast.dim != slow.dim else None
+        self.fast_embeddings = make(config.codebook_size, fast.dim)
+        self.fast_head = make(config.codebook_size, fast.dim)
+
+        def rope(head_dim: int, length: int) -> Rope:
+            base = config.text.rope_base
+            return Rope(head_dim, base, length, device=device, rounding=torch.bfloat16)
+
+        self.rope = rope(slow.head_dim, self.max_positions)
+        self.depth = DepthTransformer(
+            [DecoderLayer(fast, device=device, dtype=dtype) for _ in range(config.depth.n_layer)],
+            make(fast.dim),
+            rope(fast.head_dim, config.codebooks),
+        )
+        semantic = torch.arange(config.semantic_begin, config.semantic_end + 1)
+        self._legal = torch.cat((semantic, torch.tensor([config.end_id]))).to(device)
+        self._offsets = (torch.arange(config.codebooks) * config.codebook_size).to(device)
+
+    def cut_head(self, source: Tensor | None = None) -> None:
+        """Copy the rows that can be sampled from ``source`` ``(vocabulary, dim)``, by default the tied embedding."""
+        source = self.embeddings if source is None else source
+        self.head.zero_()
+        self.head[: len(self._legal)] = source[self._legal]
+
+    def randomise(self, seed: int) -> None:
+        """Random weights of a scale at which a deep model neither dies nor explodes."""
+        generator = torch.Generator(self.device).manual_seed(seed)
+        for parameter in self.parameters():
+            if parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
+        if self.project_bias is not None:
+            self.project_bias.zero_()
+        self.cut_head()
+
+    # The engine's protocol ----------------------------------------------------------------------------------
+
+    def check(self, prompt: Prompt, params: SamplingParams) -> None:
+        c = self.config
+        tokens = torch.as_tensor(prompt.tokens)
+        if not (int(tokens.min()) >= 0 and int(tokens.max()) < c.text.vocab_size):
+            raise BadRequest(f"token ids must be 0 to {c.text.vocab_size - 1}", param="prompt")
+        if prompt.codes is not None:
+            codes = torch.as_tensor(prompt.codes)[:, self._is_frame(tokens)]
+            if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) < c.codebook_size):
+                raise BadRequest(f"codes must be 0 to {c.codebook_size - 1}", param="codes")
+        if params.repetition_penalty != 1.0:
+            raise BadRequest("this model has no repetition penalty", param="repetition_penalty")
+        if params.extra:
+            raise BadRequest(f"unknown parameter {next(iter(params.extra))}", param=next(iter(params.extra)))
+
+    def _is_frame(self, tokens: Tensor) -> Tensor:
+        return (tokens >= self.config.semantic_begin) & (tokens <= self.config.semantic_end)
+
+    def _embed(self, tokens: Tensor, codes: Tensor) -> Tensor:
+        """``tokens`` ``(n,)`` and ``codes`` ``(codebooks, n)`` to ``(n, dim)``: a frame is the scaled sum of its token
+        and all its codes, a text token is itself, whatever its codes say."""
+        frame = self._is_frame(tokens)
+        rows = codes.t() * frame.unsqueeze(1) + self._offsets
+        x = self.embeddings[tokens]
+        total = (x + self.code_embeddings[rows].sum(1)) / math.sqrt(self.codebooks + 1)
+        return torch.where(frame.unsqueeze(1), total, x)
+
+    def embed(self, part: PromptSlice) -> Tensor:
+        return self._embed(part.tokens, part.codes)
+
+    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        """Normed hidden states: what both the head and the fast AR take."""
+        factors = self.rope.at(positions)
+        for index, layer in enumerate(self._stack):
+            x = layer(x, self.rope, factors, lambda q, k, v, i=index: attend(i, q, k, v))
+        return self._stack[0].norm(x, self.norm)
+
+    def new_state(self, rows: int) -> DualState:
+        return DualState(torch.zeros(rows, RAS_WINDOW, dtype=torch.int64, device=self.device))
+
+    def admit(
+        self,
+        state: DualState,
+        row: int,
+        prompt: Prompt,
+        params: SamplingParams,
+        tokens: Tensor,
+        codes: Tensor,
+    ) -> None:
+        recent = tokens[1:][-RAS_WINDOW:]
+        state.window[row] = 0
+        if len(recent):
+            state.window[row, -len(recent) :] = recent
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Float32 logits ``(B, semantic + 1)`` of the legal tokens, the end token last."""
+        return linear(hidden, self.head)[:, : len(self._legal)].float()
+
+    def condition(self, hidden: Tensor) -> Tensor:
+        """What the fast AR starts from ``(B, fast dim)``."""
+        return hidden if self.project is None else linear(hidden, self.project, self.project_bias)
+
+    def step(self, hidden: Tensor, step: Step, state: DualState) -> StepResult:
+        window = state.window[step.rows]
+        draw = Draw(self.logits(hidden), step, self._legal)
+        token = repetition_aware(draw, window, normal=0, high=self.codebooks)
+        shifted = torch.cat((window[:, 1:], token.unsqueeze(1)), 1)
+        state.window.index_copy_(0, step.rows, torch.where((step.index > 0).unsqueeze(1), shifted, window))
+        first = (token - self.config.semantic_begin).clamp(0, self.config.codebook_size - 1)
+        codes = self.depth.generate(
+            self.condition(hidden),
+            first,
+            self.codebooks,
+            lambda _, code: self.fast_embeddings[code],
+            lambda position, h: Draw(linear(h, self.fast_head).float(), step).pick(position),
+        )
+        return StepResult(token, codes, token == self.config.end_id, self._embed(token, codes.t()))

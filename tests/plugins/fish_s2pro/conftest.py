@@ -1,0 +1,113 @@
+"""The tiny random checkpoint and the arrays of the reference that belong to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fish_s2pro.loader import load_ar
+from fish_s2pro.model import DualAR
+from fish_s2pro.tokenizer import FishTokenizer
+from omni.engines.base import Prompt, SamplingParams
+from omni.engines.torch import TorchEngine, parse_options
+
+DATA = Path(__file__).parents[2] / "data" / "fish_s2pro"
+
+
+@pytest.fixture(scope="session")
+def ckpt() -> Path:
+    return DATA / "ckpt"
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, torch.Tensor]:
+    return load_file(DATA / "golden.safetensors")
+
+
+@pytest.fixture(scope="session")
+def meta() -> dict[str, Any]:
+    return json.loads((DATA / "golden_meta.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def loaded(ckpt: Path) -> tuple[DualAR, FishTokenizer]:
+    return load_ar(ckpt, device=torch.device("cpu"), dtype=torch.float32)
+
+
+@pytest.fixture(scope="session")
+def model(loaded: tuple[DualAR, FishTokenizer]) -> DualAR:
+    return loaded[0]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(loaded: tuple[DualAR, FishTokenizer]) -> FishTokenizer:
+    return loaded[1]
+
+
+class Sink:
+    """Collects a request's steps; never full."""
+
+    def __init__(self) -> None:
+        import threading
+
+        self.outputs: list[Any] = []
+        self.error: Exception | None = None
+        self.ended = threading.Event()
+
+    def room(self) -> int:
+        return 1
+
+    def push(self, output: Any) -> None:
+        self.outputs.append(output)
+
+    def finish(self) -> None:
+        self.ended.set()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.ended.set()
+
+    def on_room(self, wake: Any) -> None:
+        pass
+
+
+def prompt_of(values: torch.Tensor) -> Prompt:
+    """A golden matrix ``(codebooks + 1, T)`` as a prompt."""
+    return Prompt(tokens=values[0].long(), codes=values[1:].long())
+
+
+@pytest.fixture
+def tools() -> Iterator[SimpleNamespace]:
+    """``engine(model, source=..., **options)``, ``run(engine, values, params) -> (codes (C, n), reason)``."""
+    engines: list[TorchEngine] = []
+
+    def engine(model: DualAR, source: Any = None, **options: Any) -> TorchEngine:
+        extra = {} if source is None else {"source": source}
+        made = TorchEngine(model, parse_options({"kv_tokens": 4096, **options}), **extra)
+        made.start()
+        engines.append(made)
+        return made
+
+    def finish(sink: Sink) -> tuple[np.ndarray, str]:
+        assert sink.ended.wait(60)
+        if sink.error is not None:
+            raise sink.error
+        codes = [o.codes for o in sink.outputs if o.codes is not None]
+        return np.stack(codes, 1) if codes else np.zeros((0, 0), int), sink.outputs[-1].finish_reason
+
+    def run(engine: TorchEngine, values: torch.Tensor, params: SamplingParams) -> tuple[np.ndarray, str]:
+        sink = Sink()
+        engine.submit("r", prompt_of(values), params, sink)
+        return finish(sink)
+
+    yield SimpleNamespace(engine=engine, run=run, finish=finish, Sink=Sink, prompt=prompt_of)
+    for made in engines:
+        made.close()
