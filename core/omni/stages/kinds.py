@@ -152,8 +152,8 @@ class AR(Stage[In, Out]):
         Called a last time with ``step.finish_reason`` set."""
         raise NotImplementedError
 
-    def follow(self, item: In) -> In | None:  # type: ignore[misc]
-        """The generation that continues ``item`` once it is finished, before the request's next item begins; None: there
-        is none. For models that speak a long text in turns, each turn with the earlier ones as context: ``output``
+    def follow(self, item: In) -> In | None:
+        """The generation that continues ``item`` once it is finished, before the request's next item begins; None:
+        there is none. For models that speak a long text in turns, each turn with the earlier ones as context: ``output``
         keeps in the item what was generated, ``follow`` gives the item with the next turn."""
         return None
