@@ -153,7 +153,9 @@ class AR(Stage[In, Out]):
         raise NotImplementedError
 
     def follow(self, item: In) -> In | None:
-        """The generation that continues ``item`` once it is finished, before the request's next item begins; None:
-        there is none. For models that speak a long text in turns, each turn with the earlier ones as context: ``output``
-        keeps in the item what was generated, ``follow`` gives the item with the next turn."""
+        """The generation that continues ``item`` once that is finished, before the request's next item begins.
+
+        For models that speak a long text in turns, each with the earlier ones as context: ``output`` keeps in the item
+        what was generated, ``follow`` gives the item with the next turn. None: nothing follows.
+        """
         return None
