@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,19 @@ from omni.plugins import Plugins
 _CONNECT_SECONDS = 10.0
 
 
+class _Failures(logging.Handler):
+    """Keeps the last error that was logged with its exception, and keeps the log off the terminal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.error: OmniError | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OmniError):
+            self.error = error
+
+
 @dataclass(frozen=True)
 class Server:
     """A server somewhere, and what it calls the model (None: its first for the task)."""
@@ -32,6 +46,11 @@ class Server:
     url: str
     api_key: str | None
     model: str | None
+
+    @property
+    def failure(self) -> OmniError | None:
+        """Why it failed inside, which a server elsewhere does not tell."""
+        return None
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -47,6 +66,12 @@ class Here:
 
     config: RecipeConfig
     plugins: Plugins
+    _failures: _Failures = field(default_factory=_Failures)
+
+    @property
+    def failure(self) -> OmniError | None:
+        """What the server's code only logs, so that strangers do not see it."""
+        return self._failures.error
 
     @property
     def model(self) -> str:
@@ -58,6 +83,7 @@ class Here:
         from omni.server.settings import ServerSettings
         from omni.service import Service
 
+        logging.getLogger("omni").addHandler(self._failures)
         progress = reporter([self.config])
         try:
             # Plain lines would only be noise around a single answer; a bar goes away by itself.
@@ -72,6 +98,7 @@ class Here:
                 yield client
         finally:
             await service.close()
+            logging.getLogger("omni").removeHandler(self._failures)
 
 
 def target(state: State, url: str | None, api_key: str | None, selection: Selection, kind: str) -> Server | Here:
@@ -99,8 +126,11 @@ def run(
     form: dict[str, Any] | None = None,
     upload: tuple[str, IO[bytes] | bytes] | None = None,
     output: Path | None = None,
+    end: bytes = b"",
 ) -> None:
     """POST ``json``, or ``form`` with the file ``upload``, and write the answer to ``output`` (None: stdout).
+
+    ``end`` is added when the answer does not end in it.
 
     Raises:
         OmniError: the answer is an error, or breaks off; then ``output`` is left as it was.
@@ -115,18 +145,34 @@ def run(
             if response.status_code != 200:
                 raise OmniError(_message(response.status_code, await response.aread()))
             with _sink(output) as sink:
+                chunk = b""
                 async for chunk in response.aiter_bytes():
                     sink.write(chunk)
                     sink.flush()
+                if not chunk.endswith(end):
+                    sink.write(end)
 
     try:
         asyncio.run(exchange())
-    except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-        raise OmniError(f"--url: {error}") from error
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise OmniError(f"no server answers there: {str(error) or type(error).__name__}") from error
+    except OmniError:
+        if place.failure is not None:
+            raise place.failure from None
+        raise
     except httpx.TransportError as error:
-        raise OmniError(f"the answer broke off: {str(error) or type(error).__name__}") from error
+        raise place.failure or _readable(error) from error
+    except httpx.InvalidURL as error:
+        raise OmniError(f"--url: {error}") from error
+
+
+def _readable(error: httpx.TransportError) -> OmniError:
+    reason = str(error) or type(error).__name__
+    match error:
+        case httpx.UnsupportedProtocol():
+            return OmniError(f"--url: {reason}")
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return OmniError(f"no server answers there: {reason}")
+        case _:
+            return OmniError(f"the answer broke off: {reason}")
 
 
 def _message(status: int, body: bytes) -> str:

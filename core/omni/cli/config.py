@@ -23,14 +23,14 @@ def config() -> None:
 @server_options
 @selection_options(many=True)
 @click.pass_context
-def explain_command(context: click.Context, as_json: bool, **options: Any) -> None:
+def explain_command(context: click.Context, /, as_json: bool, **options: Any) -> None:
     """Show every setting that 'omni launch' would use with the same options, and where it came from.
 
     Later layers win: a field's default, the recipe, the --config file, the command line.
     """
     from omni.cli.explain import Line, explain
 
-    selection = Selection.read(*(options.pop(name) for name in ("recipes", "weights", "sets", "file")))
+    selection = Selection.read(*(options.pop(name) for name in ("recipes", "weights", "sets", "config_file")))
     serving = Serving.read(context, selection, options)
     lines = [
         Line(f"server.{name}", value, serving.sources.get(name, "default"))

@@ -16,15 +16,16 @@ from omni.cli.state import Command, State
 @server_options
 @selection_options(many=True)
 @click.pass_context
-def launch(context: click.Context, **options: Any) -> None:
+def launch(context: click.Context, /, **options: Any) -> None:
     """Serve recipes over HTTP, with the endpoints of OpenAI's audio API.
 
     Without --recipe it serves the recipes of the --config file, or else the default ones. Ctrl-C lets requests under
     way finish, up to --drain-seconds, and exits 0; a second Ctrl-C ends them.
     """
-    selection = Selection.read(*(options.pop(name) for name in ("recipes", "weights", "sets", "file")))
+    selection = Selection.read(*(options.pop(name) for name in ("recipes", "weights", "sets", "config_file")))
     serving = Serving.read(context, selection, options)
-    plugins = context.ensure_object(State).plugins
+    state = context.ensure_object(State)
+    plugins = state.plugins
     configs = selection.configs(plugins)
 
     # Here and not above: the other commands stay light.
@@ -52,6 +53,7 @@ def launch(context: click.Context, **options: Any) -> None:
     app = create_app(load, settings)
 
     def on_ready() -> None:
+        state.warn()  # of plugins whose routes failed
         locked = settings.api_key is not None
         text = banner(app.state.runtime.service, url, locked=locked, drain_seconds=settings.drain_seconds)
         click.echo(text)

@@ -38,6 +38,7 @@ _SUFFIXES = {f".{name}": name for name in FORMATS} | {".ogg": "opus"}
 @pass_state
 def say(
     state: State,
+    /,
     text: str,
     output: str,
     audio_format: str | None,
@@ -57,7 +58,7 @@ def say(
 
     whole = output != "-"
     body: dict[str, Any] = {
-        "input": click.get_text_stream("stdin", encoding="utf-8").read() if text == "-" else text,
+        "input": _stdin() if text == "-" else text,
         "voice": voice,
         "speed": speed,
         "seed": seed,
@@ -73,6 +74,13 @@ def say(
         raise click.UsageError("sound would be written to the terminal: give -o FILE, or pipe it to a player")
     place = target(state, url, api_key, Selection.read(**selected), "speech")
     run(place, "/v1/audio/speech", json=body, output=Path(output) if whole else None)
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"the text on stdin is not UTF-8: {error}") from error
 
 
 def _format_of(output: str) -> str:

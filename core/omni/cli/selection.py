@@ -28,11 +28,17 @@ class Selection:
     content: Mapping[str, Any] = field(default_factory=lambda: {"server": {}, "recipes": {}})
 
     @classmethod
-    def read(cls, recipes: Sequence[str], weights: Sequence[str], sets: Sequence[str], file: Path | None) -> Selection:
-        """Raises ConfigError when the file cannot be read or holds other keys than ``server`` and ``recipes``."""
-        if file is None:
+    def read(
+        cls, recipes: Sequence[str], weights: Sequence[str], sets: Sequence[str], config_file: Path | None
+    ) -> Selection:
+        """From the parameters that :func:`selection_options` makes.
+
+        Raises:
+            ConfigError: the file cannot be read, or holds other keys than ``server`` and ``recipes``.
+        """
+        if config_file is None:
             return cls(tuple(recipes), tuple(weights), tuple(sets))
-        return cls(tuple(recipes), tuple(weights), tuple(sets), file, read_file(file))
+        return cls(tuple(recipes), tuple(weights), tuple(sets), config_file, read_file(config_file))
 
     def configs(self, plugins: Plugins, kind: str | None = None) -> list[RecipeConfig]:
         """The recipes to use: those named, else those of the file, else the defaults; of one task ``kind`` if given.
@@ -76,11 +82,13 @@ class Selection:
 
 def selection_options(many: bool) -> Callable[[F], F]:
     """The options that make a :class:`Selection`; ``many`` lets ``--recipe`` repeat."""
-    what = "A recipe to serve; repeats." if many else "The recipe to use."
+    what = (
+        "A recipe to serve; repeats.  [default: the default recipes]"
+        if many
+        else "The recipe to use; with --url, the server's name for it.  [default: the default one]"
+    )
     options = (
-        click.option(
-            "--recipe", "recipes", metavar="NAME", multiple=True, help=f"{what} Default: the default recipes."
-        ),
+        click.option("--recipe", "recipes", metavar="NAME", multiple=True, help=what),
         click.option(
             "--weights", metavar="[RECIPE=]SOURCE", multiple=True, help="A folder, or a Hub id owner/name[@revision]."
         ),
@@ -93,7 +101,7 @@ def selection_options(many: bool) -> Callable[[F], F]:
         ),
         click.option(
             "--config",
-            "file",
+            "config_file",
             type=click.Path(path_type=Path, dir_okay=False),
             help="A YAML file with the keys 'server' and 'recipes'.",
         ),

@@ -14,7 +14,7 @@ class State:
 
     def __init__(self) -> None:
         self.debug = False
-        self._warned = False
+        self._warned: set[str] = set()
 
     @cached_property
     def all_plugins(self) -> Plugins:
@@ -28,14 +28,12 @@ class State:
         return self.all_plugins
 
     def warn(self) -> None:
-        """Name the plugins that failed, once."""
-        if self._warned:
-            return
-        self._warned = True
+        """Name the plugins that failed, each once."""
         for plugin in self.all_plugins.plugins:
-            if plugin.error is not None:
+            if plugin.error is not None and plugin.name not in self._warned:
+                self._warned.add(plugin.name)
                 reason = plugin.error.strip().splitlines()[-1]
-                click.echo(f"warning: plugin {plugin.name!r} is left out: {reason} (see: omni plugins)", err=True)
+                click.echo(f"warning: plugin {plugin.name!r} failed: {reason} (see: omni plugins)", err=True)
 
 
 pass_state = click.make_pass_decorator(State)

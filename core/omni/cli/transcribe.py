@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
 
 
 @click.command(cls=Command, short_help="Write down what a file says.")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True), metavar="FILE")
+@click.argument("audio", type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True), metavar="FILE")
 @click.option("--format", "text_format", type=click.Choice(FORMATS), help="Default: text; with --words, verbose_json.")
 @click.option("--language", help="Code or name; by default it is detected.")
 @click.option("--words", is_flag=True, help="Times of every word.")
@@ -24,7 +25,8 @@ FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
 @pass_state
 def transcribe(
     state: State,
-    file: Path,
+    /,
+    audio: Path,
     text_format: str | None,
     language: str | None,
     words: bool,
@@ -46,9 +48,9 @@ def transcribe(
     if words:
         form["timestamp_granularities[]"] = ["word", "segment"]
     place = target(state, url, api_key, Selection.read(**selected), "transcription")
-    if str(file) == "-":
-        upload: Any = ("audio", click.get_binary_stream("stdin").read())
-        run(place, "/v1/audio/transcriptions", form=form, upload=upload)
+    if str(audio) == "-":
+        upload: Any = ("audio", sys.stdin.buffer.read())
+        run(place, "/v1/audio/transcriptions", form=form, upload=upload, end=b"\n")
         return
-    with file.open("rb") as content:
-        run(place, "/v1/audio/transcriptions", form=form, upload=(file.name, content))
+    with audio.open("rb") as content:
+        run(place, "/v1/audio/transcriptions", form=form, upload=(audio.name, content), end=b"\n")

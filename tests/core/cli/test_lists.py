@@ -88,7 +88,7 @@ def test_broken_plugin_is_reported_and_leaves_the_others(omni, installed, module
     ran = omni("recipes")
     assert ran.code == 0
     assert "toy-voice" in ran.out
-    assert ran.err == "warning: plugin 'broken' is left out: RuntimeError: no such luck (see: omni plugins)\n"
+    assert ran.err == "warning: plugin 'broken' failed: RuntimeError: no such luck (see: omni plugins)\n"
 
 
 def test_pull_of_nothing(omni) -> None:

@@ -44,8 +44,9 @@ class Audio(Preprocess[TranscriptionRequest, Piece]):
 
     def process(self, item: TranscriptionRequest) -> Iterator[Piece]:
         params = Params.model_validate(item.params)
+        longest = self.context.recipe.task.max_seconds
         rest = np.zeros(0, np.float32)
-        with open_audio(item.audio, sample_rate=SAMPLE_RATE) as blocks:
+        with open_audio(item.audio, sample_rate=SAMPLE_RATE, max_seconds=longest) as blocks:
             for block in blocks:
                 rest = np.concatenate([rest, block])
                 while len(rest) > PIECE:

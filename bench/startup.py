@@ -1,0 +1,80 @@
+"""How long it takes until omni is there: to import, to list, to serve.
+
+Each number is the median of several fresh processes on this machine. Limits: import and list 0.5 s, ready 6 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+
+LIMITS = {"import omni": 0.5, "omni --help": 0.5, "omni recipes": 0.5, "omni launch to /ready": 6.0}
+
+
+def command(*args: str) -> Callable[[], float]:
+    def seconds() -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *args], check=True, stdout=subprocess.DEVNULL)
+        return time.perf_counter() - start
+
+    return seconds
+
+
+def to_ready() -> float:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    start = time.perf_counter()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "omni", "launch", "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        while not _ready(port):
+            if server.poll() is not None:
+                raise SystemExit(f"omni launch ended with {server.returncode}")
+            time.sleep(0.01)
+        return time.perf_counter() - start
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait()
+
+
+def _ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=5)
+    repeat = parser.parse_args().repeat
+    measured = {
+        "python -c pass": command("-c", "pass"),
+        "import omni": command("-c", "import omni"),
+        "omni --help": command("-m", "omni", "--help"),
+        "omni recipes": command("-m", "omni", "recipes"),
+        "omni launch to /ready": to_ready,
+    }
+    print(f"{'what':24}{'median s':>10}{'min s':>8}{'limit s':>9}")
+    for name, measure in measured.items():
+        times = [measure() for _ in range(repeat)]
+        limit = LIMITS.get(name)
+        bound = "" if limit is None else f"{limit:9.1f}"
+        print(f"{name:24}{statistics.median(times):10.3f}{min(times):8.3f}{bound}")
+
+
+if __name__ == "__main__":
+    main()
