@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from omni import Recipe, Speech, StageSpec, hookimpl
+from omni import Recipe, Speech, StageSpec, Voice, hookimpl
 
 
 @hookimpl
@@ -14,13 +14,13 @@ def omni_recipes() -> Sequence[Recipe]:
             license="Apache-2.0",
             task=Speech(
                 sample_rate=24_000,
-                voices=("sine", "square"),
+                voices=(Voice("sine"), Voice("square")),
                 max_characters=5_000,
                 params="my_plugin.params:Params",
             ),
-            stages=[
+            stages=(
                 StageSpec("notes", "my_plugin.stages:Notes", stream=True),
                 StageSpec("synth", "my_plugin.stages:Synth", after="notes", stream=True),
-            ],
+            ),
         )
     ]

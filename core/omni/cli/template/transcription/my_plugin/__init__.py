@@ -18,11 +18,11 @@ def omni_recipes() -> Sequence[Recipe]:
                 max_seconds=3600.0,
                 params="my_plugin.params:Params",
             ),
-            stages=[
+            stages=(
                 StageSpec("audio", "my_plugin.stages:Audio", stream=True),
                 StageSpec("hear", "my_plugin.stages:Hear", after="audio"),
                 StageSpec("write", "my_plugin.stages:Write", after="hear", stream=True),
-            ],
+            ),
             samples="my_plugin.samples:samples",
         )
     ]

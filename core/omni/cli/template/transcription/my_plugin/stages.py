@@ -11,6 +11,7 @@ from omni import (
     Preprocess,
     Segment,
     TranscriptChunk,
+    Transcription,
     TranscriptionRequest,
 )
 from omni.audio import open_audio
@@ -44,9 +45,10 @@ class Audio(Preprocess[TranscriptionRequest, Piece]):
 
     def process(self, item: TranscriptionRequest) -> Iterator[Piece]:
         params = Params.model_validate(item.params)
-        longest = self.context.recipe.task.max_seconds
+        task = self.context.recipe.task
+        assert isinstance(task, Transcription)
         rest = np.zeros(0, np.float32)
-        with open_audio(item.audio, sample_rate=SAMPLE_RATE, max_seconds=longest) as blocks:
+        with open_audio(item.audio, sample_rate=SAMPLE_RATE, max_seconds=task.max_seconds) as blocks:
             for block in blocks:
                 rest = np.concatenate([rest, block])
                 while len(rest) > PIECE:
@@ -94,8 +96,8 @@ class Line:
         name = f"{NAMES[self.note % 12]}{4 + (self.note + 9) // 12}"
         text = f" {name}" if self.written else name
         self.written = True
-        times = {"start": self.since * FRAME / SAMPLE_RATE, "end": self.frames * FRAME / SAMPLE_RATE}
-        yield TranscriptChunk(text=text, segments=[Segment(text=text, **times)])
+        start, end = self.since * FRAME / SAMPLE_RATE, self.frames * FRAME / SAMPLE_RATE
+        yield TranscriptChunk(text=text, segments=[Segment(text=text, start=start, end=end)])
 
 
 class Write(Aggregator[Heard, TranscriptChunk, Line]):
