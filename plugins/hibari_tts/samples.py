@@ -1,0 +1,18 @@
+"""Texts with which the conformance kit tries the recipe."""
+
+from __future__ import annotations
+
+from omni import SpeechRequest
+from omni.testing import SENTENCES, Samples
+
+
+def samples() -> Samples:
+    return Samples(
+        requests=tuple(SpeechRequest(text=text) for text in SENTENCES[:4]),
+        refused=(
+            SpeechRequest(text="Hello 世界"),
+            SpeechRequest(text="Доброе утро"),
+            SpeechRequest(text="🙂"),
+            SpeechRequest(text="?!"),
+        ),
+    )
