@@ -31,6 +31,7 @@ def launch(context: click.Context, /, **options: Any) -> None:
     # Here and not above: the other commands stay light.
     from omni.cli.banner import banner
     from omni.cli.progress import reporter
+    from omni.loading import check
     from omni.server.app import create_app
     from omni.server.openai_names import model_aliases
     from omni.server.run import bind, serve
@@ -39,6 +40,8 @@ def launch(context: click.Context, /, **options: Any) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("httpx", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    for config in configs:
+        check(config)  # before minutes may go into loading another recipe
     settings = serving.settings
     sock = bind(settings.host, settings.port)
     url = address(settings, sock.getsockname()[1])
@@ -51,6 +54,8 @@ def launch(context: click.Context, /, **options: Any) -> None:
             progress.close()
 
     app = create_app(load, settings)
+    # A failure to load is raised by serve() and printed once, as any other error.
+    logging.getLogger("omni.server").addFilter(lambda _: app.state.runtime.state != "failed")
 
     def on_ready() -> None:
         state.warn()  # of plugins whose routes failed
