@@ -126,11 +126,12 @@ async def turns(count: int = 8) -> None:
 
 
 async def quiet(scheduler: Any) -> None:
-    """Until no job is in a thread or on its way back: nothing more can happen by itself."""
-    await turns()
-    while scheduler._workers.pending:
+    """Until no job has been in a thread or on its way back for a while of the loop: nothing more happens by itself."""
+    calm, steps = 0, -1
+    while calm < 10:
         await asyncio.sleep(0)
-        await turns()
+        moved = scheduler._workers.pending or steps != scheduler._stats.steps_total
+        calm, steps = 0 if moved else calm + 1, scheduler._stats.steps_total
 
 
 async def until(condition: Callable[[], Any]) -> None:
