@@ -24,67 +24,43 @@ _BLOCK_FORMATS = {1, 2, 3, 6, 7, 0x11, 0xFFFE}
 
 @dataclass(frozen=True)
 class Container:
-    """``demuxer`` is FFmpeg's name; ``walk`` follows the file and gives the offsets up to which it is whole.
-
-    ``numbered`` says that packets carry their exact sample number, so that a hole shows there.
+    """``demuxer`` is FFmpeg's name. ``prepare`` gives the part of the file to decode and the number of
+    samples its header promises (None: unsaid); ``walk`` follows that part and gives the offsets up to which
+    it is whole. Both raise :class:`Damaged`. ``numbered`` says that packets carry their exact sample number,
+    so that a hole shows there.
     """
 
     name: str
     demuxer: str
     walk: Callable[[memoryview], Iterator[int]]
+    prepare: Callable[[memoryview], tuple[memoryview, int | None]]
     numbered: bool = False
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A recognised file: the part to decode, and the number of samples its header promises (None: unsaid)."""
-
-    container: Container
-    view: memoryview
-    samples: int | None = None
-
-
-_WAV = Container("wav", "wav", walks.whole)
-_FLAC = Container("flac", "flac", walks.whole, numbered=True)
-_MP3 = Container("mp3", "mp3", mpeg.mp3)
-_AAC = Container("aac", "aac", mpeg.adts)
-_OGG = Container("ogg", "ogg", walks.ogg)
-_MP4 = Container("mp4", "mov", walks.mp4)
-_WEBM = Container("webm", "matroska", walks.matroska)
-
-ACCEPTED = "wav, mp3, m4a/mp4/mov, ogg (Opus, Vorbis, FLAC), flac, webm/mkv (Opus, Vorbis) and aac (ADTS)"
-
-_BOXES = {b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"styp"}
-
-
-def recognise(view: memoryview) -> Opened | None:
-    """What ``view`` is, None when it is nothing that is accepted.
-
-    Raises:
-        Damaged: it is recognised, and its header contradicts itself or the length of the file.
-    """
+def recognise(view: memoryview) -> Container | None:
+    """What ``view`` is, None when it is nothing that is accepted."""
     head = bytes(view[:16])
     if head[:4] in (b"RIFF", b"RF64", b"BW64") and head[8:12] == b"WAVE":
-        return Opened(_WAV, _wav_data(view))
+        return _WAV
     if head[:4] == b"OggS":
-        return Opened(_OGG, view)
+        return _OGG
     if head[:4] == b"\x1a\x45\xdf\xa3":
-        return Opened(_WEBM, view)
+        return _WEBM
     if head[4:8] in _BOXES:
-        return Opened(_MP4, view)
+        return _MP4
     start = mpeg.skip_tags(view, 0)
     if bytes(view[start : start + 4]) == b"fLaC":
-        return Opened(_FLAC, view[start : mpeg.tags_start(view)], _flac_samples(view, start))
+        return _FLAC
     for container, frame in ((_AAC, mpeg.adts_frame), (_MP3, mpeg.mp3_frame)):
         size = frame(view, start)
         second = start + size
         # The few bits of one header are easily there by chance: another one, a tag or the end must follow.
         if size and (second >= len(view) or frame(view, second) or mpeg.skip_tags(view, second) > second):
-            return Opened(container, mpeg.without_tags(view, frame))
+            return container
     return None
 
 
-def _wav_data(view: memoryview) -> memoryview:
+def _wav(view: memoryview) -> tuple[memoryview, None]:
     """``view`` up to the last whole block of samples; what follows the samples is not needed."""
     position, align, long_size = 12, 0, None
     for _ in range(_MAX_CHUNKS):
@@ -95,7 +71,8 @@ def _wav_data(view: memoryview) -> memoryview:
         if tag == b"data":
             if not align:
                 raise Damaged("its samples come before their description (the fmt chunk)")
-            return _wav_samples(view, position, size if long_size is None else long_size, align)
+            size = size if long_size is None else long_size
+            return _wav_samples(view, position, size, align), None
         if position + size > len(view):
             raise Damaged(f"its {tag!r} chunk is cut off")
         if tag == b"ds64" and size >= 16:
@@ -118,8 +95,27 @@ def _wav_samples(view: memoryview, start: int, size: int, align: int) -> memoryv
     return view[: start + size - size % align]
 
 
-def _flac_samples(view: memoryview, start: int) -> int | None:
-    """The 36-bit length in STREAMINFO (RFC 9639, section 8.2); zero means that it is not known."""
-    if len(view) < start + 42:
+def _flac(view: memoryview) -> tuple[memoryview, int | None]:
+    """Without tags around it; the 36-bit length in STREAMINFO (RFC 9639, section 8.2), zero when unknown."""
+    view = view[mpeg.skip_tags(view, 0) : mpeg.tags_start(view)]
+    if len(view) < 42:
         raise Damaged("it ends in its header")
-    return (int.from_bytes(view[start + 21 : start + 26], "big") & (1 << 36) - 1) or None
+    return view, (int.from_bytes(view[21:26], "big") & (1 << 36) - 1) or None
+
+
+def _mp4(view: memoryview) -> tuple[memoryview, None]:
+    walks.mp4_samples(view)
+    return view, None
+
+
+_WAV = Container("wav", "wav", walks.whole, _wav)
+_FLAC = Container("flac", "flac", walks.whole, _flac, numbered=True)
+_MP3 = Container("mp3", "mp3", mpeg.mp3, lambda view: (mpeg.without_tags(view, mpeg.mp3_frame), None))
+_AAC = Container("aac", "aac", mpeg.adts, lambda view: (mpeg.without_tags(view, mpeg.adts_frame), None))
+_OGG = Container("ogg", "ogg", walks.ogg, lambda view: (view, None))
+_MP4 = Container("mp4", "mov", walks.mp4, _mp4)
+_WEBM = Container("webm", "matroska", walks.matroska, lambda view: (view, None))
+
+ACCEPTED = "wav, mp3, m4a/mp4/mov, ogg (Opus, Vorbis, FLAC), flac, webm/mkv (Opus, Vorbis) and aac (ADTS)"
+
+_BOXES = {b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"styp"}

@@ -16,20 +16,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from omni.audio.containers import ACCEPTED, Opened, recognise
+from omni.audio.containers import ACCEPTED, Container, recognise
 from omni.audio.frames import Samples, from_frames
+from omni.audio.memory import Budget, MemoryFile
 from omni.audio.resample import Resampler
 from omni.audio.walks import Damaged
 from omni.errors import BadRequest
 
 if TYPE_CHECKING:
     import av
+    from av.container import InputContainer
 
 MAX_SECONDS = 4 * 3600.0
 MAX_CHANNELS = 8
@@ -59,27 +61,6 @@ _DECODER_OPTIONS = {
 }
 
 
-class _Memory:
-    """A read-only file over a view; FFmpeg's reads copy one buffer at a time."""
-
-    def __init__(self, view: memoryview) -> None:
-        self._view = view
-        self._position = 0
-
-    def read(self, size: int) -> bytes:
-        data = bytes(self._view[self._position : self._position + size])
-        self._position += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        base = (0, self._position, len(self._view))[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-
 def _no_other_file(url: str, flags: int, options: dict[str, str]) -> Any:
     raise PermissionError("a file that refers to another one")
 
@@ -96,21 +77,34 @@ class AudioReader:
     """
 
     def __init__(
-        self, opened: Opened, sample_rate: int | None, mono: bool, max_seconds: float | None, param: str
+        self,
+        container: Container,
+        view: memoryview,
+        *,
+        sample_rate: int | None,
+        mono: bool,
+        max_seconds: float | None,
+        param: str,
     ) -> None:
-        self.container, self._numbered = opened.container.name, opened.container.numbered
-        self._param, self._max_seconds, self._promised = param, max_seconds, opened.samples
-        self._view, self._walk, self._walked = opened.view, opened.container.walk(opened.view), 0
-        self._mono = mono
+        self.container, self._numbered = container.name, container.numbered
+        self._param, self._max_seconds, self._mono = param, max_seconds, mono
         self._seen, self._rate = 0, 1  # samples that were decoded; their rate, once it is known
-        with self._typed_errors():
-            self._open(opened.container.demuxer)
-        # The first frame is decoded here: a file that is bad from the start is refused before any output,
-        # and only a decoder knows the real rate and channels of some kinds of AAC.
-        self._frames = self._decode()
-        self._first = next(self._frames, None)
-        if self._first is None:
-            raise self._refuse("holds no audio samples")
+        self._budget = Budget()
+        self._view, self._walk, self._walked = view, container.walk(view), 0
+        with ExitStack() as cleanup:
+            with self._typed_errors():
+                self._view, self._promised = container.prepare(view)
+                cleanup.callback(self._view.release)
+                self._walk = container.walk(self._view)
+                self._file = cleanup.enter_context(self._open(container.demuxer))
+                self._select_stream()
+            # The first frame is decoded here: a file that is bad from the start is refused before any
+            # output, and only a decoder knows the real rate and channels of some kinds of AAC.
+            self._frames = cleanup.enter_context(closing(self._decode()))
+            self._first = next(self._frames, None)
+            if self._first is None:
+                raise self._refuse("holds no audio samples")
+            self._cleanup = cleanup.pop_all()
         self.source_rate, self.source_channels = self._first.sample_rate, self._first.layout.nb_channels
         self.channels = 1 if mono else self.source_channels
         self.sample_rate = sample_rate or self.source_rate
@@ -131,9 +125,7 @@ class AudioReader:
 
     def close(self) -> None:
         """Lets go of the file and of the caller's bytes."""
-        self._frames.close()
-        self._file.close()
-        self._view.release()
+        self._cleanup.close()
 
     def __enter__(self) -> AudioReader:
         return self
@@ -143,11 +135,11 @@ class AudioReader:
     ) -> None:
         self.close()
 
-    def _open(self, demuxer: str) -> None:
+    def _open(self, demuxer: str) -> InputContainer:
         import av
 
-        self._file = av.open(
-            _Memory(self._view),
+        return av.open(
+            MemoryFile(self._view, self._budget),
             "r",
             format=demuxer,
             container_options=_CONTAINER_OPTIONS,
@@ -155,6 +147,8 @@ class AudioReader:
             buffer_size=1 << 16,
             io_open=_no_other_file,
         )
+
+    def _select_stream(self) -> None:
         if not self._file.streams.audio:
             raise self._refuse("holds no audio stream")
         self._stream = self._file.streams.audio[0]
@@ -180,14 +174,17 @@ class AudioReader:
                     first = first or frame
                     self._check_frame(frame, first)
                     yield frame
-            self._walk_to(len(self._view))
+                self._budget.renew()
+            self._walk_to_the_end()
             if self._promised is not None and self._seen < self._promised:
                 raise Damaged(f"its header promises {self._promised} samples, {self._seen} are there")
 
     def _check_packet(self, packet: av.Packet[Any]) -> None:
         self._walk_to((packet.pos or 0) + packet.size)
         lost = self._numbered and packet.pts is not None and packet.pts * packet.time_base * self._rate != self._seen
-        if packet.is_corrupt or lost:
+        # A wav whose length is open ends in the middle of what its header claims, which is checked before.
+        incomplete = packet.is_corrupt and self.container != "wav"
+        if incomplete or lost:
             raise Damaged(f"audio is missing after {self._seconds:.2f} s")
 
     @property
@@ -195,8 +192,14 @@ class AudioReader:
         return self._seen / self._rate
 
     def _walk_to(self, offset: int) -> None:
-        while self._walked < offset:
+        while self._walked < min(offset, len(self._view)):
+            self._budget.check()
             self._walked = next(self._walk, len(self._view))
+
+    def _walk_to_the_end(self) -> None:
+        for offset in self._walk:
+            self._budget.check()
+            self._walked = offset
 
     def _check_shape(self, rate: int, channels: int) -> None:
         # Zero: the header does not say, the first frame will.
@@ -247,7 +250,7 @@ class AudioReader:
             # The structure of the file says more than FFmpeg's "Invalid data found".
             why = f"it does not decode after {self._seconds:.2f} s ({getattr(error, 'strerror', error)})"
             try:
-                self._walk_to(len(self._view))
+                self._walk_to_the_end()
             except Damaged as damage:
                 why = str(damage)
             raise self._refuse(f"is damaged: {why}", code="damaged_audio") from error
@@ -270,29 +273,31 @@ def open_audio(
         BadRequest: see the module.
     """
     view = memoryview(data).cast("B").toreadonly()
-    if not len(view):
-        raise BadRequest("the audio file is empty", param=param)
     try:
-        opened = recognise(view)
-    except Damaged as error:
-        raise BadRequest(f"the audio file is damaged: {error}", param=param, code="damaged_audio") from error
-    if opened is None:
-        raise BadRequest(
-            f"the file is not recognised as audio; accepted are {ACCEPTED}",
-            param=param,
-            code="unsupported_format",
-        )
-    return AudioReader(opened, sample_rate, mono, max_seconds, param)
+        if not len(view):
+            raise BadRequest("the audio file is empty", param=param)
+        container = recognise(view)
+        if container is None:
+            why = f"the file is not recognised as audio; accepted are {ACCEPTED}"
+            raise BadRequest(why, param=param, code="unsupported_format")
+        return AudioReader(container, view, sample_rate=sample_rate, mono=mono, max_seconds=max_seconds, param=param)
+    except BaseException:
+        # The traceback holds the view, which would keep the caller from closing an mmap.
+        view.release()
+        raise
 
 
 def decode(
     data: Any,
-    sample_rate: int | None = None,
+    sample_rate: int,
     *,
     mono: bool = True,
     max_seconds: float | None = MAX_SECONDS,
     param: str = "file",
 ) -> Samples:
-    """The whole of ``data`` as one array; parameters and errors as :func:`open_audio`."""
+    """The whole of ``data`` at ``sample_rate`` as one array; the rest as :func:`open_audio`."""
     with open_audio(data, sample_rate=sample_rate, mono=mono, max_seconds=max_seconds, param=param) as reader:
-        return np.concatenate(list(reader))
+        samples = np.concatenate(list(reader))
+    if not len(samples):
+        raise BadRequest("the audio file is shorter than one sample", param=param)
+    return samples

@@ -65,7 +65,9 @@ def skip_tags(view: memoryview, position: int) -> int:
             position += 128
         elif head[:1] == b"\0":
             end = position + _zeros(view, position)
-            return end if position > start or end == len(view) else position
+            if position == start and end < len(view):
+                return position
+            position = end
         else:
             return position
 
@@ -73,8 +75,9 @@ def skip_tags(view: memoryview, position: int) -> int:
 def _zeros(view: memoryview, position: int) -> int:
     count = 0
     while block := bytes(view[position + count : position + count + 65536]):
-        count += len(block) - len(block.lstrip(b"\0"))
-        if block[-1]:
+        rest = block.lstrip(b"\0")
+        count += len(block) - len(rest)
+        if rest:
             break
     return count
 

@@ -34,16 +34,18 @@ _WORD_BEFORE = re.compile(r"[\w.]*\Z")
 _INITIALS = re.compile(r"(?:\w\.)*\w")
 
 # Abbreviations that a name or the rest of the sentence follows, and those that a number follows.
-_BEFORE_NAME = frozenset(
-    ("dr", "mr", "mrs", "ms", "mx", "prof", "st", "sr", "sra", "srta", "mme", "mlle", "rev", "hon", "gen")
-    + ("col", "sgt", "capt", "lt", "cmdr", "gov", "sen", "messrs", "vs", "ca", "cf", "approx", "dept", "univ")
-    + ("bzw", "hr", "fr", "evtl", "ggf", "inkl", "zzgl", "geb", "sog", "ud", "uds", "incl", "resp")
-)
-_BEFORE_NUMBER = frozenset(
-    ("no", "nos", "nr", "núm", "fig", "figs", "eq", "vol", "vols", "ch", "chap", "sec", "pp", "pg", "pág")
-    + ("art", "abs", "bd", "tel", "ext", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept")
-    + ("oct", "okt", "nov", "dec", "dez")
-)
+# fmt: off
+_BEFORE_NAME = {
+    "dr", "mr", "mrs", "ms", "mx", "prof", "st", "sr", "sra", "srta", "mme", "mlle", "rev", "hon", "gen",
+    "col", "sgt", "capt", "lt", "cmdr", "gov", "sen", "messrs", "vs", "ca", "cf", "approx", "dept", "univ",
+    "bzw", "hr", "fr", "evtl", "ggf", "inkl", "zzgl", "geb", "sog", "ud", "uds", "incl", "resp",
+}
+_BEFORE_NUMBER = {
+    "no", "nos", "nr", "núm", "fig", "figs", "eq", "vol", "vols", "ch", "chap", "sec", "pp", "pg", "pág",
+    "art", "abs", "bd", "tel", "ext", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept",
+    "oct", "okt", "nov", "dec", "dez",
+}
+# fmt: on
 
 
 def normalize_text(text: str, *, param: str = "input") -> str:
@@ -148,7 +150,7 @@ def _best_end(text: str, start: int, limit: int, ranks: tuple[list[int], ...]) -
         if index >= 0 and ends[index] > start:
             return ends[index]
     end = limit
-    while end > start and _inside_character(text, end):
+    while end > start and _inside_character(text, start, end):
         end -= 1
     return end if end > start else limit
 
@@ -171,8 +173,8 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
     return not _INITIALS.fullmatch(word)
 
 
-def _inside_character(text: str, at: int) -> bool:
-    """True if a cut before ``text[at]`` tears a character: marks, joiners, conjuncts, flags, tones, Jamo."""
+def _inside_character(text: str, start: int, at: int) -> bool:
+    """True if a cut before ``text[at]`` tears a character: marks, joiners, conjuncts, Jamo, flags."""
     before, char = text[at - 1], text[at]
     virama = 9  # canonical combining class
     if (
@@ -185,6 +187,6 @@ def _inside_character(text: str, at: int) -> bool:
     if "\U0001f3fb" <= char <= "\U0001f3ff" or "\u1160" <= char <= "\u11ff":
         return True
     flags = 0
-    while at - flags > 0 and "\U0001f1e6" <= text[at - flags - 1] <= "\U0001f1ff":
+    while at - flags > start and "\U0001f1e6" <= text[at - flags - 1] <= "\U0001f1ff":
         flags += 1
     return "\U0001f1e6" <= char <= "\U0001f1ff" and flags % 2 == 1

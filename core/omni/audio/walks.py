@@ -7,6 +7,7 @@ of the file or raises :class:`Damaged`.
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -14,6 +15,11 @@ from collections.abc import Iterator
 _MAX_OGG_STREAMS = 64
 # Ogg's CRC runs from the high bit down, zlib's from the low bit up: they agree on reversed bits.
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
+
+# The boxes with their version and flags, so that sound that spells a name is not taken for one.
+_SAMPLE_COUNT = re.compile(
+    rb"stsz\0{4}.{4}(.{4})|stz2\0{4}\0\0\0[\x04\x08\x10](.{4})|trun[\0\1]\0[\x00-\x0f][\0\1\4\5](.{4})", re.DOTALL
+)
 
 _SEGMENT, _CLUSTER = 0x18538067, 0x1F43B675
 _BLOCKS = (0xA3, 0xA0)  # SimpleBlock, BlockGroup
@@ -82,6 +88,18 @@ def mp4(view: memoryview) -> Iterator[int]:
             raise cut(f"the {tag.decode('ascii', 'replace')!r} box", position)
         position += size
         yield position
+
+
+def mp4_samples(view: memoryview) -> None:
+    """Refuses sample tables (stsz, stz2) and runs (trun) that claim more samples than the file has room for.
+
+    FFmpeg allocates an index entry for each claimed sample. A table that states one size for all samples, or
+    a run that states none, takes no bytes of its own to claim billions. Two bytes a sample is the least that
+    occurs (PCM).
+    """
+    claimed = sum(int.from_bytes(match[1] or match[2] or match[3], "big") for match in _SAMPLE_COUNT.finditer(view))
+    if claimed > max(len(view) // 2, 64):
+        raise Damaged(f"it claims {claimed} samples, more than it has room for")
 
 
 def _vint(view: memoryview, position: int, keep_marker: bool) -> tuple[int, int]:
