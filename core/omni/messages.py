@@ -8,7 +8,7 @@ header as references and travel beside it, so a transport can move them without 
 from __future__ import annotations
 
 import sys
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 import numpy as np
@@ -174,10 +174,10 @@ def _array(kind: str, dtype: str, shape: list[int], buffer: Any) -> Any:
     return torch.from_numpy(raw.copy()).view(kept).reshape(shape) if len(raw) else torch.empty(shape, dtype=kept)
 
 
-def _accept_array(expected: type, obj: Any) -> Any:
-    if isinstance(obj, np.ndarray) or _is_tensor(obj):
+def _accept_array(expected: Any, obj: Any) -> Any:
+    if isinstance(obj, get_origin(expected) or expected):
         return obj
-    raise NotImplementedError(f"expected {expected}, got {type(obj).__name__}")
+    raise ValueError(f"expected {expected}, got {type(obj).__name__}")
 
 
 def encode(message: Message) -> tuple[bytes, list[memoryview]]:
