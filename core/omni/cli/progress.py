@@ -38,6 +38,7 @@ class Bars:
 
     def __init__(self, stages: dict[str, int]) -> None:
         self._stages = stages
+        self._loading: list[str] = []
         self._bar: tuple[RichProgress, TaskID] | None = None
 
     def __call__(self, recipe: str, what: str, state: str) -> None:
@@ -47,11 +48,13 @@ class Bars:
             self._bar = self._open(recipe)
         progress, task = self._bar
         if state == "ready":
+            self._loading.remove(what)
             progress.advance(task)
-            if progress.finished:
-                self.close()
         else:
-            progress.update(task, stage=what)
+            self._loading.append(what)
+        progress.update(task, stage=", ".join(self._loading))
+        if progress.finished:
+            self.close()
 
     def _open(self, recipe: str) -> tuple[RichProgress, TaskID]:
         from rich.console import Console
@@ -74,6 +77,7 @@ class Bars:
         if self._bar is not None:
             self._bar[0].stop()
             self._bar = None
+            self._loading.clear()
 
 
 def reporter(configs: Sequence[RecipeConfig]) -> Lines | Bars:

@@ -80,7 +80,7 @@ def server_options(function: F) -> F:
             flag_value=False,
             type=bool,
             default=None,
-            help="Do not understand OpenAI's own names, such as tts-1, whisper-1 and alloy.",
+            help="Do not understand OpenAI's own names, such as tts-1 and alloy.",
         ),
         click.option("--max-upload-mb", type=float, help="Largest uploaded file, in MiB.  [default: 1024]"),
         click.option(

@@ -41,3 +41,13 @@ def test_bar_is_closed_after_a_failure() -> None:
     bars.close()
     bars.close()
     assert bars._bar is None
+
+
+def test_bar_names_what_still_loads() -> None:
+    bars = Bars({"r": 2})
+    for event in EVENTS[:5]:
+        bars(*event)
+    assert bars._bar is not None
+    progress, task = bars._bar
+    assert progress.tasks[task].fields["stage"] == "a"
+    bars.close()
