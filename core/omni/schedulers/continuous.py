@@ -25,15 +25,17 @@ def _nothing() -> None:
 
 
 class _Generation:
-    """One item's generation; at once the engine's sink and the loop's queue of its steps.
+    """One generation for an item; at once the engine's sink and the loop's queue of its steps. ``state`` is None until
+    the stage has opened the item.
 
     ``_pushed`` is written by the engine's thread only, ``_consumed`` by the loop's only, so both may read both.
     """
 
-    def __init__(self, scheduler: ContinuousScheduler, stream: _ARStream, item: Any) -> None:
+    def __init__(self, scheduler: ContinuousScheduler, stream: _ARStream, item: Any, state: Any = None) -> None:
         self._scheduler = scheduler
         self.stream = stream
         self.item = item
+        self.state = state
         self.steps: deque[StepOutput] = deque()
         self.finished = False
         self.handle: Handle | None = None
@@ -113,19 +115,17 @@ class ContinuousScheduler(ThreadedScheduler):
                 step = head.steps.popleft()
                 head.consumed()
                 self._stats.items_total += 1
-                for output in self._stage.output(head.item, step):
+                for output in self._stage.output(head.state, step):
                     self._put(stream, output)
                     if not stream.alive:
                         return
             if head.steps or not head.finished:
                 return
-            stream.generations.popleft()
-            following = self._stage.follow(head.item)
-            if following is not None:
-                generation = _Generation(self, stream, following)
-                stream.generations.appendleft(generation)
-                self._begin(generation)
+            if self._stage.follows(head.state):
+                stream.generations[0] = following = _Generation(self, stream, head.item, head.state)
+                self._begin(following)
                 return
+            stream.generations.popleft()
 
     def _begin(self, generation: _Generation) -> None:
         stream = generation.stream
@@ -137,7 +137,9 @@ class ContinuousScheduler(ThreadedScheduler):
         """In a worker thread."""
         if not generation.stream.alive:
             return None
-        prompt, params = self._stage.prompt(generation.item)
+        if generation.state is None:
+            generation.state = self._stage.open(generation.item)
+        prompt, params = self._stage.prompt(generation.state)
         return self._engine.submit(name, prompt, params, generation)
 
     def _submitted(self, generation: _Generation, result: Handle | OmniError | None) -> None:

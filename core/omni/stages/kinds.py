@@ -143,19 +143,21 @@ class AR(Stage[In, Out]):
         """The model that the engine runs; called once, after ``load``, in a worker thread."""
         raise NotImplementedError
 
-    def prompt(self, item: In) -> tuple[Prompt, SamplingParams]:
+    def open(self, item: In) -> Any:
+        """State of one item's generation, by default the item itself; runs in a worker thread."""
+        return item
+
+    def prompt(self, state: Any) -> tuple[Prompt, SamplingParams]:
         """What to feed and how to sample; runs in a worker thread."""
         raise NotImplementedError
 
-    def output(self, item: In, step: StepOutput) -> Iterable[Out]:
-        """Turn one step of the engine into items for the next stage; cheap, runs on the event loop.
-        Called a last time with ``step.finish_reason`` set."""
+    def output(self, state: Any, step: StepOutput) -> Iterable[Out]:
+        """Turn one step of the engine into items for the next stage; cheap, runs on the event loop. In the last step
+        ``finish_reason`` is set."""
         raise NotImplementedError
 
-    def follow(self, item: In) -> In | None:
-        """The generation that continues ``item`` once that is finished, before the request's next item begins.
-
-        For models that speak a long text in turns, each with the earlier ones as context: ``output`` keeps in the item
-        what was generated, ``follow`` gives the item with the next turn. None: nothing follows.
-        """
-        return None
+    def follows(self, state: Any) -> bool:
+        """Whether a finished generation is continued by another one, whose ``prompt`` is asked for with the same state
+        before the request's next item begins: for models that speak a long text in turns, each with the earlier ones
+        as context. Cheap, runs on the event loop."""
+        return False
