@@ -14,6 +14,9 @@ from omni import WeightsError
 Size = Annotated[int, Field(ge=1)]
 Factors = Annotated[tuple[Size, ...], Field(min_length=1)]
 
+RandomWidth = Annotated[float | None, Field(gt=0, le=1)]
+"""Option of the stages that run the codec: random weights of this fraction of the published widths."""
+
 ENCODER_WINDOW = 512
 """Positions that the encoder's transformer sees; the reference cannot configure it."""
 FFN_RATIO = 3

@@ -104,8 +104,9 @@ class Snake:
     """``x + sin(a x)^2 / (a + 1e-9)`` with one ``a`` per channel."""
 
     def __init__(self, weights: WeightSource, prefix: str, channels: int) -> None:
-        self.alpha = weights.take(f"{prefix}.alpha", 1, channels, 1)
-        self.scale = 1.0 / (self.alpha + 1e-9)
+        alpha = weights.raw(f"{prefix}.alpha", 1, channels, 1)
+        self.alpha = alpha.to(weights.dtype)
+        self.scale = (1.0 / (alpha + 1e-9)).to(weights.dtype)
 
     def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """``out`` may be ``x`` itself."""
@@ -171,10 +172,10 @@ class ConvNeXt:
         self.expand = Linear(
             weights.take(f"{prefix}.pwconv1.weight", hidden, channels), weights.take(f"{prefix}.pwconv1.bias", hidden)
         )
-        gamma = weights.take(f"{prefix}.gamma", channels)
+        gamma = weights.raw(f"{prefix}.gamma", channels)
         self.reduce = Linear(
-            weights.take(f"{prefix}.pwconv2.weight", channels, hidden).mul_(gamma[:, None]),
-            weights.take(f"{prefix}.pwconv2.bias", channels).mul_(gamma),
+            weights.raw(f"{prefix}.pwconv2.weight", channels, hidden).mul_(gamma[:, None]).to(weights.dtype),
+            weights.raw(f"{prefix}.pwconv2.bias", channels).mul_(gamma).to(weights.dtype),
         )
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:

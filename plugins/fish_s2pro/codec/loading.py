@@ -15,12 +15,37 @@ from torch import Tensor
 from fish_s2pro.codec.config import CodecConfig, read_config
 from fish_s2pro.codec.decoder import CodecDecoder
 from fish_s2pro.codec.encoder import CodecEncoder
-from fish_s2pro.codec.weights import ShapeRecorder
-from omni import WeightsError
+from fish_s2pro.codec.weights import RandomWeights, ShapeRecorder
+from omni import ConfigError, StageContext, WeightsError
 
 FILE = "codec.pth"
 _STALE = (".freqs_cis", ".causal_mask")
 """Buffers of the reference's implementation that its file still holds; they are computed here."""
+
+
+def device_of(name: str) -> torch.device:
+    """``auto`` takes CUDA where there is one.
+
+    Raises:
+        ConfigError: this torch has no such device.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"torch cannot use the device {name!r}: {error}") from error
+
+
+def weights_folder(context: StageContext) -> Path:
+    """The folder that a stage loads from.
+
+    Raises:
+        WeightsError: the recipe has none.
+    """
+    if context.weights is None:
+        raise WeightsError(f"stage {context.stage!r} needs weights: name a folder with --weights")
+    return context.weights
 
 
 def load_encoder(folder: Path, device: torch.device | str = "cpu") -> CodecEncoder:
@@ -47,6 +72,22 @@ def load_decoder(folder: Path, device: torch.device | str = "cpu", dtype: torch.
     return CodecDecoder(checkpoint, config, torch.device(device), dtype)
 
 
+def random_encoder(config: CodecConfig, seed: int = 0, device: torch.device | str = "cpu") -> CodecEncoder:
+    """The waveform-to-codes half with random weights."""
+    device = torch.device(device)
+    _compute_in_full(device, torch.float32)
+    return CodecEncoder(RandomWeights(seed, device, torch.float32), config, device)
+
+
+def random_decoder(
+    config: CodecConfig, seed: int = 0, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> CodecDecoder:
+    """The codes-to-waveform half with random weights."""
+    device = torch.device(device)
+    _compute_in_full(device, dtype)
+    return CodecDecoder(RandomWeights(seed, device, dtype), config, device, dtype)
+
+
 def _compute_in_full(device: torch.device, dtype: torch.dtype) -> None:
     """torch lets cuDNN convolve float32 in TF32 by default: 3 % of the encoder's codes flip, and samples depend on the
     batch. The switch is the process's; it is left off because threads cannot each have their own."""
@@ -70,15 +111,18 @@ class Checkpoint:
     def __init__(self, path: Path, config: CodecConfig, device: torch.device, dtype: torch.dtype) -> None:
         self._path = path
         self._device = device
-        self._dtype = dtype
+        self.dtype = dtype
         self._tensors = _open(path)
         self._check(tensor_shapes(config))
 
-    def take(self, name: str, *shape: int) -> Tensor:
+    def raw(self, name: str, *shape: int) -> Tensor:
         found = self._tensors[name]
-        copy = found.to(self._device, self._dtype, copy=True)
+        copy = found.to(self._device, torch.float32, copy=True)
         _drop_pages(found)
         return copy
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        return self.raw(name, *shape).to(self.dtype)
 
     def _check(self, expected: dict[str, tuple[int, ...]]) -> None:
         for name, shape in expected.items():

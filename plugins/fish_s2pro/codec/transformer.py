@@ -65,6 +65,12 @@ class _View:
         self.mask = ((held >= 0) & (held <= query) & (held > query - window))[:, None]
 
 
+def _scaled(weights: WeightSource, linear: str, scale: str, outputs: int, inputs: int) -> Tensor:
+    """The weight of a linear layer whose outputs are multiplied by a layer scale."""
+    gamma = weights.raw(f"{scale}.gamma", outputs)
+    return weights.raw(f"{linear}.weight", outputs, inputs).mul_(gamma[:, None]).to(weights.dtype)
+
+
 class _Layer:
     """Pre-norm attention and SwiGLU. The layer scales are folded into the two output projections."""
 
@@ -74,12 +80,10 @@ class _Layer:
         self.attention_norm = weights.take(f"{prefix}.attention_norm.weight", dim)
         self.ffn_norm = weights.take(f"{prefix}.ffn_norm.weight", dim)
         self.wqkv = Linear(weights.take(f"{prefix}.attention.wqkv.weight", 3 * dim, dim))
-        scale = weights.take(f"{prefix}.attention_layer_scale.gamma", dim)
-        self.wo = Linear(weights.take(f"{prefix}.attention.wo.weight", dim, dim).mul_(scale[:, None]))
+        self.wo = Linear(_scaled(weights, f"{prefix}.attention.wo", f"{prefix}.attention_layer_scale", dim, dim))
         gate_and_up = [weights.take(f"{prefix}.feed_forward.{w}.weight", hidden, dim) for w in ("w1", "w3")]
         self.w13 = Linear(torch.cat(gate_and_up))
-        scale = weights.take(f"{prefix}.ffn_layer_scale.gamma", dim)
-        self.w2 = Linear(weights.take(f"{prefix}.feed_forward.w2.weight", dim, hidden).mul_(scale[:, None]))
+        self.w2 = Linear(_scaled(weights, f"{prefix}.feed_forward.w2", f"{prefix}.ffn_layer_scale", dim, hidden))
 
     def __call__(self, x: Tensor, step: Step, view: _View) -> Tensor:
         """``(batch, time, dim)`` to the same."""

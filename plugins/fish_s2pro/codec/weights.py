@@ -10,16 +10,23 @@ from torch import Tensor
 
 
 class WeightSource(Protocol):
+    """``dtype`` is the type that the model computes in."""
+
+    dtype: torch.dtype
+
+    def raw(self, name: str, *shape: int) -> Tensor:
+        """A float32 tensor of that shape on the target device; the caller may keep and change it."""
+
     def take(self, name: str, *shape: int) -> Tensor:
-        """A tensor of that shape on the target device, in the target type; the caller may keep and change it."""
+        """As :meth:`raw`, in ``dtype``."""
 
 
 def folded(weights: WeightSource, gain: str, direction: str, *shape: int) -> Tensor:
     """Weight normalisation resolved: ``g v / |v|`` with the norm over all dimensions but the first."""
-    g = weights.take(gain, shape[0], *[1] * (len(shape) - 1))
-    v = weights.take(direction, *shape)
-    norm = torch.linalg.vector_norm(v.flatten(1), dim=1, dtype=torch.float32).view_as(g)
-    return v.mul_((g / norm).to(v.dtype))
+    g = weights.raw(gain, shape[0], *[1] * (len(shape) - 1))
+    v = weights.raw(direction, *shape)
+    norm = torch.linalg.vector_norm(v.flatten(1), dim=1).view_as(g)
+    return v.mul_(g / norm).to(weights.dtype)
 
 
 class ShapeRecorder:
@@ -27,10 +34,13 @@ class ShapeRecorder:
 
     def __init__(self) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.dtype = torch.float32
 
-    def take(self, name: str, *shape: int) -> Tensor:
+    def raw(self, name: str, *shape: int) -> Tensor:
         self.shapes[name] = shape
         return torch.empty(shape, device="meta")
+
+    take = raw
 
 
 class RandomWeights:
@@ -40,10 +50,13 @@ class RandomWeights:
     def __init__(self, seed: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         self._generator = torch.Generator().manual_seed(seed)
         self._device = device
-        self._dtype = dtype
+        self.dtype = dtype
+
+    def raw(self, name: str, *shape: int) -> Tensor:
+        return self._draw(name, shape).to(self._device)
 
     def take(self, name: str, *shape: int) -> Tensor:
-        return self._draw(name, shape).to(self._device, self._dtype)
+        return self.raw(name, *shape).to(self.dtype)
 
     def _draw(self, name: str, shape: tuple[int, ...]) -> Tensor:
         leaf = name.rsplit(".", 1)[-1]
