@@ -97,8 +97,8 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Segment(msgspec.Struct, kw_only=True):
-    """A stretch of speech with times in seconds from the start of the file, and Whisper's statistics
-    where the model has them."""
+    """A stretch of speech with times in seconds from the start of the file, and the decoder's
+    statistics where the model has them."""
 
     start: float
     end: float
