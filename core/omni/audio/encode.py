@@ -7,7 +7,8 @@ pcm     ``n``
 wav     ``n``
 flac    ``n``
 opus    ``n`` (pre-skip and the last granule position tell the decoder what to cut)
-mp3     whole file: ``n`` (LAME tag); stream: 1105 samples of delay before, up to two frames after
+mp3     whole file: ``n``, with FFmpeg's decoder now and then up to 48 more (LAME tag);
+        stream: 1105 samples of delay before, up to two frames after
 aac     1024 samples of delay before, filled up to a frame of 1024 after; ADTS cannot tell the decoder
 ======  =====================================================================================
 
