@@ -11,11 +11,13 @@ import msgspec
 
 from omni.config import RecipeConfig, configure
 from omni.errors import OmniError
+from omni.loading import check as check_recipe
 from omni.messages import encode
 from omni.pipeline import Pipeline, RequestStream
 from omni.plugins import Plugins
 from omni.recipe import Recipe, Speech
 from omni.service import Service
+from omni.stages import Encoder
 from omni.testing.outcome import Outcome, Output, difference, joined, keep
 from omni.testing.samples import Request, Samples, samples_of
 
@@ -146,6 +148,11 @@ class Kit:
         """Run requests at the same time."""
         streams = [pipeline.submit(request) for request in requests]
         return list(await asyncio.gather(*(self.collect(pipeline, stream) for stream in streams)))
+
+    def uncached(self) -> dict[str, Any]:
+        """Settings that switch every cache of encoder stages off: a cache hides what does not repeat."""
+        stages = check_recipe(self._config)
+        return {f"{stage.spec.name}.cache_mb": 0 for stage in stages if issubclass(stage.cls, Encoder)}
 
     async def solo(
         self,

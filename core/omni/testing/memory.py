@@ -23,9 +23,9 @@ class Memory:
 def read() -> Memory:
     """Collect garbage and take a reading; tracemalloc must run."""
     gc.collect()
-    python, _ = tracemalloc.get_traced_memory()
     ours = (tracemalloc.Filter(False, tracemalloc.__file__), tracemalloc.Filter(False, __file__))
-    return Memory(python, _resident(), _device(), tracemalloc.take_snapshot().filter_traces(ours))
+    snapshot = tracemalloc.take_snapshot().filter_traces(ours)
+    return Memory(sum(trace.size for trace in snapshot.traces), _resident(), _device(), snapshot)
 
 
 def growth(before: Memory, after: Memory, lines: int = 3) -> str:

@@ -35,7 +35,7 @@ def _native(recipe: Recipe) -> dict[str, tuple[Any, ...]]:
         if len(task.voices) > 1:
             fields["voice"] = tuple(voice.id for voice in task.voices[:MANY])
         if task.instructions:
-            fields["instructions"] = ("Whisper as if somebody slept next door.", "Shout with joy across a stadium.")
+            fields["instructions"] = ("Murmur as if somebody slept next door.", "Shout with joy across a stadium.")
         if task.native_speed is not None:
             fields["speed"] = tuple(float(speed) for speed in task.native_speed)
         if task.cloning:

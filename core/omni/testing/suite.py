@@ -17,15 +17,15 @@ from omni.testing.samples import Samples
 def run(check: Check, kit: Kit) -> None:
     """Run a check with pytest's own words for failing and skipping."""
     __tracebackhide__ = True
-    reason = None
     try:
         check(kit)
-    except NotApplicable as skipped:
-        reason = str(skipped)
-    except ConformanceFailure as failure:
-        pytest.fail(f"{kit.recipe.name}: {failure}\n(the check {check.name} proves that {check.proves})", pytrace=False)
-    if reason is not None:
-        pytest.skip(reason)
+        return
+    except (NotApplicable, ConformanceFailure) as caught:
+        outcome = caught
+    # Outside of the handler, so that pytest shows the message alone.
+    if isinstance(outcome, NotApplicable):
+        pytest.skip(str(outcome))
+    pytest.fail(f"{kit.recipe.name}: {outcome}\n(the check {check.name} proves that {check.proves})", pytrace=False)
 
 
 def suite(

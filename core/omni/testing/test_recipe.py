@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from omni.errors import OmniError
 from omni.plugins import Plugins
 from omni.testing.checks import CHECKS, Check
 from omni.testing.kit import Kit
@@ -14,17 +13,7 @@ from omni.testing.suite import run
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    names = metafunc.config.getoption("--recipe")
-    plugins = Plugins.load()
-    if not names:
-        raise pytest.UsageError(f"name a recipe with --recipe; installed are: {', '.join(sorted(plugins.recipes))}")
-    for name in names:
-        try:
-            plugins.recipe(name)
-        except OmniError as error:
-            broken = [f"plugin {p.name!r} did not load:\n{p.error}" for p in plugins.plugins if p.error]
-            raise pytest.UsageError("\n".join([error.message, *broken])) from None
-    metafunc.parametrize("kit", names, indirect=True, scope="module")
+    metafunc.parametrize("kit", metafunc.config.getoption("--recipe"), indirect=True, scope="module")
     metafunc.parametrize("check", CHECKS, ids=lambda check: check.name)
 
 

@@ -78,7 +78,7 @@ class Split(Preprocess[SpeechRequest, Sentence]):
         if strange:
             raise BadRequest(f"'input': this voice cannot speak {strange[0]!r}", param="input")
         params = Params.model_validate(request.params)
-        return (self.sentence(text, request, params) for text in split_text(request.text, 200))
+        return (self.sentence(text, request, params) for text in split_text(request.text, 100))
 
     def sentence(self, text: str, request: SpeechRequest, params: Params) -> Sentence:
         return Sentence(
@@ -137,6 +137,7 @@ class State:
     def __init__(self) -> None:
         self.phase = 0.0
         self.held = np.zeros(0, np.float32)
+        self.scratch = np.zeros(0, np.float32)
 
 
 class Sing(Decoder[Frame, AudioChunk]):

@@ -26,7 +26,7 @@ from omni.testing.tap import Tap
 HEAVY = frozenset(
     (
         *("torch", "tensorflow", "jax", "onnxruntime", "ctranslate2", "transformers", "sglang", "vllm", "ray"),
-        *("faster_whisper", "librosa", "scipy", "sklearn", "pandas"),
+        *("librosa", "scipy", "sklearn", "pandas"),
     )
 )
 
@@ -116,13 +116,14 @@ async def idle_is_idle(kit: Kit) -> None:
     await kit.outcome(kit.requests[0], pipeline)
     if left := await kit.idle(pipeline, kit.samples.cancel_seconds):
         fail(f"a request has ended and there is still work: {left}")
-    shares = []
-    for _ in range(4):
+    share = 1.0
+    for _ in range(4):  # something else in the process may work for a moment
         wall, cpu = time.perf_counter(), time.process_time()
-        await asyncio.sleep(0.1)
-        shares.append((time.process_time() - cpu) / (time.perf_counter() - wall))
-    if min(shares) > 0.3:
-        fail(f"the idle pipeline keeps {min(shares):.0%} of a CPU busy")
+        await asyncio.sleep(0.25)
+        share = (time.process_time() - cpu) / (time.perf_counter() - wall)
+        if share < 0.1:
+            return
+    fail(f"the idle pipeline keeps {share:.0%} of a CPU busy")
 
 
 @check("closing the pipeline ends every thread and every process that its stages started")

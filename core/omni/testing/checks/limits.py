@@ -71,7 +71,7 @@ async def requests_over_limits_are_refused(kit: Kit) -> None:
     async with serving(await kit.service(), kit.timeout) as client:
         await _speech_fields(kit, client) if isinstance(first, SpeechRequest) else await _audio_fields(kit, client)
         refused(await client.send(first, no_such_field_=1), "a field that does not exist", "no_such_field_")
-        refused(await client.send(first, language="no-such-language"), "a language that does not exist", "language")
+        refused(await client.send(first, language="klingon"), "a language that does not exist", "language")
         languages = kit.recipe.task.languages
         if languages is not None:
             other = next(code for code in ("en", "de", "ja", "pt") if code not in languages)
@@ -90,12 +90,14 @@ async def _speech_fields(kit: Kit, client: Client) -> None:
     refused(await client.send(first, voice="no-such-voice"), "a voice that does not exist", "voice")
     refused(await client.send(first, speed=100.0), "a speed of 100", "speed")
     for name, declared, value in (
-        ("instructions", task.instructions, "Whisper."),
+        ("instructions", task.instructions, "Murmur."),
         ("seed", task.seed, 1),
         ("references", task.cloning, [{"audio": "UklGRg==", "text": "So."}]),
     ):
         if not declared:
-            refused(await client.send(first, **{name: value}), f"{name}, which the recipe does not declare,", name)
+            # A voice and references exclude each other.
+            fields = {name: value} if name != "references" else {name: value, "voice": None}
+            refused(await client.send(first, **fields), f"{name}, which the recipe does not declare,", name)
 
 
 async def _audio_fields(kit: Kit, client: Client) -> None:
