@@ -80,14 +80,14 @@ class DualAR(nn.Module):
             rope(fast.head_dim, config.codebooks),
         )
         semantic = torch.arange(config.semantic_begin, config.semantic_end + 1)
-        self._legal = torch.cat((semantic, torch.tensor([config.end_id]))).to(device)
+        self.legal = torch.cat((semantic, torch.tensor([config.end_id]))).to(device)
         self._offsets = (torch.arange(config.codebooks) * config.codebook_size).to(device)
 
     def cut_head(self, source: Tensor | None = None) -> None:
         """Copy the rows that can be sampled from ``source`` ``(vocabulary, dim)``, by default the tied embedding."""
         source = self.embeddings if source is None else source
         self.head.zero_()
-        self.head[: len(self._legal)] = source[self._legal]
+        self.head[: len(self.legal)] = source[self.legal]
 
     def randomise(self, seed: int) -> None:
         """Random weights of a scale at which a deep model neither dies nor explodes."""
@@ -158,7 +158,7 @@ class DualAR(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Float32 logits ``(B, semantic + 1)`` of the legal tokens, the end token last."""
-        return linear(hidden, self.head)[:, : len(self._legal)].float()
+        return linear(hidden, self.head)[:, : len(self.legal)].float()
 
     def condition(self, hidden: Tensor) -> Tensor:
         """What the fast AR starts from ``(B, fast dim)``."""
@@ -166,7 +166,7 @@ class DualAR(nn.Module):
 
     def step(self, hidden: Tensor, step: Step, state: DualState) -> StepResult:
         window = state.window[step.rows]
-        draw = Draw(self.logits(hidden), step, self._legal)
+        draw = Draw(self.logits(hidden), step, self.legal)
         token = repetition_aware(draw, window, normal=0, high=self.codebooks)
         shifted = torch.cat((window[:, 1:], token.unsqueeze(1)), 1)
         state.window.index_copy_(0, step.rows, torch.where((step.index > 0).unsqueeze(1), shifted, window))

@@ -20,17 +20,19 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     On CPU in float32 the kernel is chosen by M. The vendor's GEMV and small GEMM reach only half of the memory
     bandwidth at M = 1 and 2; the same product as a batch over groups of output rows reaches all of it. From M = 3
-    oneDNN's kernel on the plain weight is the fastest at every size measured (bench/fish_ar.py).
+    oneDNN's kernel on the plain weight is the fastest at every size measured.
     """
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return F.linear(x, weight, bias)
     m, k = x.shape
     n = weight.shape[0]
-    if m <= 2:
-        if n % _GROUPS == 0:
-            out = torch.bmm(weight.view(_GROUPS, n // _GROUPS, k), x.t().expand(_GROUPS, k, m)).view(n, m).t()
-            return out.contiguous() if bias is None else out.contiguous() + bias
-    elif _onednn is not None:
+    if m <= 2 and n % _GROUPS == 0:
+        # With any other strides of the column, also for m = 1, the library takes a kernel ten times slower.
+        columns = x.contiguous().as_strided((_GROUPS, k, m), (0, 1, k))
+        out = torch.bmm(weight.view(_GROUPS, n // _GROUPS, k), columns)
+        out = out.view(1, n) if m == 1 else out.view(n, m).t().contiguous()
+        return out if bias is None else out + bias
+    if m > 2 and _onednn is not None:
         return _onednn(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
 
@@ -132,20 +134,22 @@ class DecoderLayer(nn.Module):
     def norm(self, x: Tensor, gain: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), gain, self.dims.eps)
 
-    def qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """``(N, dim)`` to q ``(N, H, h)``, k and v ``(N, Hk, h)``, before rotation."""
+    def qkv(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """``(N, dim)`` to q and k, ``(N, H + Hk, h)`` before rotation, and v ``(N, Hk, h)``."""
         d = self.dims
         heads = linear(x, self.wqkv, self.qkv_bias).view(x.shape[0], d.heads + 2 * d.kv_heads, d.head_dim)
-        q, k, v = torch.split(heads, [d.heads, d.kv_heads, d.kv_heads], 1)
+        qk, v = torch.split(heads, [d.heads + d.kv_heads, d.kv_heads], 1)
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.norm(q, self.q_norm), self.norm(k, self.k_norm)
-        return q, k, v
+            q, k = torch.split(qk, [d.heads, d.kv_heads], 1)
+            qk = torch.cat((self.norm(q, self.q_norm), self.norm(k, self.k_norm)), 1)
+        return qk, v
 
     def attention(self, x: Tensor, rope: Rope, factors: Tensor, attend: Heads) -> Tensor:
         """The attention branch ``(N, dim)``, before it is added to ``x``."""
-        q, k, v = self.qkv(self.norm(x, self.attention_norm))
-        mixed = attend(rope.rotate(q, factors), rope.rotate(k, factors), v)
-        return linear(mixed, self.wo, self.o_bias)
+        d = self.dims
+        qk, v = self.qkv(self.norm(x, self.attention_norm))
+        q, k = torch.split(rope.rotate(qk, factors), [d.heads, d.kv_heads], 1)
+        return linear(attend(q, k, v), self.wo, self.o_bias)
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """The SwiGLU branch ``(N, dim)``, before it is added to ``x``."""

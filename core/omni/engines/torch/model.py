@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -63,8 +64,9 @@ class Step:
     candidates: int
     source: UniformSource = field(default=counter_uniform)
 
-    @property
+    @cached_property
     def greedy(self) -> Tensor:
+        """Which requests take the best entry in every codebook, bool ``(B,)``."""
         return (self.temperature <= 0) | (self.top_k == 1)
 
     def uniform(self, stream: int, ids: Tensor) -> Tensor:

@@ -1,0 +1,316 @@
+"""Decode cost of a random Fish S2-Pro of about 230 M parameters on CPU, beside floors measured in the same run.
+
+    python bench/fish_ar.py [--threads 1] [--frames 30] [--json FILE]
+
+* batch 1 against the memory floor: bytes of weights that a frame reads, over the read bandwidth of this machine now;
+* batch 8 and 16 against their matrix products alone, with the same kernels (and with torch's own, for comparison);
+* a repeated reference prompt of 400 positions: how much of the prefill is skipped, time to the first frame;
+* the cost of a step against the capacity of the cache and against the live context.
+
+Steps and floors take turns and each figure is the best of its kind, since other work may share the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fish_s2pro.config import FishConfig, parse_config
+from fish_s2pro.loader import random_ar
+from fish_s2pro.model import DualAR
+from omni.engines.base import Prompt, SamplingParams
+from omni.engines.torch import TorchEngine, linear, parse_options
+
+Product = Callable[[Tensor, Tensor], Tensor]
+Probe = Callable[[], object]
+
+
+def config(layers: int = 12, fast_layers: int = 4, dim: int = 1024) -> FishConfig:
+    shared = {
+        "dim": dim,
+        "n_head": dim // 64,
+        "n_local_heads": max(1, dim // 256),
+        "head_dim": 64,
+        "intermediate_size": dim * 5 // 2,
+    }
+    text = {
+        **shared,
+        "vocab_size": 12_288,
+        "n_layer": layers,
+        "rope_base": 1e6,
+        "norm_eps": 1e-6,
+        "max_seq_len": 32_768,
+        "attention_qk_norm": True,
+    }
+    return parse_config(
+        {
+            "model_type": "fish_qwen3_omni",
+            "text_config": text,
+            "audio_decoder_config": {
+                **shared,
+                "vocab_size": 4096,
+                "num_codebooks": 10,
+                "n_layer": fast_layers,
+                "attention_qk_norm": False,
+            },
+            "eos_token_id": 8191,
+            "semantic_start_token_id": 8192,
+            "semantic_end_token_id": 12_287,
+        }
+    )
+
+
+class Lockstep:
+    """Requests that advance together, one step per :meth:`step`; between steps the engine sleeps."""
+
+    def __init__(self, engine: TorchEngine, batch: int) -> None:
+        self._engine = engine
+        self._allowed = 0
+        self._arrived = threading.Semaphore(0)
+        self.sinks = [_Sink(self) for _ in range(batch)]
+        self._handles = []
+
+    def submit(self, prompts: list[Prompt], params: SamplingParams) -> None:
+        for index, (sink, item) in enumerate(zip(self.sinks, prompts, strict=True)):
+            self._handles.append(self._engine.submit(str(index), item, params, sink))
+
+    def room(self, sink: _Sink) -> int:
+        return self._allowed - sink.pushed
+
+    def arrived(self) -> None:
+        self._arrived.release()
+
+    def step(self, count: int = 1) -> float:
+        """Seconds from the moment that the clients have room for ``count`` steps until all have their codes."""
+        start = time.perf_counter()
+        self._allowed += count
+        self.sinks[0].wake()
+        for _ in range(count * len(self.sinks)):
+            self._arrived.acquire()
+            for sink in self.sinks:
+                if sink.error is not None:
+                    raise sink.error
+        return time.perf_counter() - start
+
+    def end(self) -> None:
+        for handle in self._handles:
+            self._engine.abort(handle)
+
+
+class _Sink:
+    def __init__(self, group: Lockstep) -> None:
+        self._group = group
+        self.pushed = 0
+        self.cached = 0
+        self.error: Exception | None = None
+        self.wake: Callable[[], None] = lambda: None
+
+    def room(self) -> int:
+        return self._group.room(self)
+
+    def push(self, output: Any) -> None:
+        self.pushed += 1
+        self.cached = output.cached_tokens
+        self._group.arrived()
+
+    def finish(self) -> None:
+        pass
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self._group.arrived()
+
+    def on_room(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+
+
+def prompt(model: DualAR, length: int, seed: int) -> Prompt:
+    """Text, a reference of frames, text: random, ``length`` positions."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, model.config.codebook_size, (model.codebooks, length))
+    tokens = codes[0] + model.config.semantic_begin
+    tokens[:20] = rng.integers(0, 8000, 20)
+    tokens[-20:] = rng.integers(0, 8000, 20)
+    return Prompt(tokens=tokens, codes=codes)
+
+
+def decode(
+    engine: TorchEngine, model: DualAR, batch: int, context: int, seed: int, frames: int, beside: dict[str, Probe]
+) -> dict[str, float]:
+    """Best seconds of a step of ``batch`` requests, and of every probe, taken in turns. The first step, which holds the
+    prefill, does not count."""
+    group = Lockstep(engine, batch)
+    params = SamplingParams(max_new_tokens=frames + 2, temperature=0.8, top_p=0.8, top_k=30, seed=seed)
+    group.submit([prompt(model, context, 1000 * seed + i) for i in range(batch)], params)
+    group.step()
+    found: dict[str, list[float]] = {"step": [], **{name: [] for name in beside}}
+    for _ in range(frames):
+        found["step"].append(group.step())
+        for name, probe in beside.items():
+            start = time.perf_counter()
+            probe()
+            found[name].append(time.perf_counter() - start)
+    group.end()
+    return {name: min(values) for name, values in found.items()}
+
+
+def frame_weights(model: DualAR) -> tuple[list[Tensor], list[Tensor]]:
+    """Matrices read once per frame, and those read once per pass of the fast AR."""
+    slow = [w for layer in model.layers for w in (layer.wqkv, layer.wo, layer.w13, layer.w2)]
+    fast = [w for layer in model.depth.layers for w in (layer.wqkv, layer.wo, layer.w13, layer.w2)]
+    return [*slow, model.head], [*fast, model.fast_head]
+
+
+def products(model: DualAR, batch: int, product: Product) -> Probe:
+    """One frame's matrix products alone."""
+    once, per_pass = frame_weights(model)
+    passes = model.codebooks - 1
+    inputs = {
+        (rows, w.shape[1]): torch.randn(rows, w.shape[1]) for w in (*once, *per_pass) for rows in (batch, 2 * batch)
+    }
+
+    def frame() -> None:
+        with torch.inference_mode():
+            for w in once:
+                product(inputs[batch, w.shape[1]], w)
+            for index in range(passes):
+                for w in per_pass:
+                    rows = 2 * batch if index == 0 and w is not model.fast_head else batch
+                    product(inputs[rows, w.shape[1]], w)
+
+    return frame
+
+
+def memory(size: int) -> Probe:
+    """Read ``size`` bytes, from a buffer far larger than the caches."""
+    buffer = torch.zeros(min(size, 256 << 20) // 4)
+    whole, rest = divmod(size // 4, buffer.numel())
+
+    def read() -> None:
+        for _ in range(whole):
+            buffer.sum()
+        buffer[:rest].sum()
+
+    return read
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, float]:
+    model = random_ar(
+        config(arguments.layers, arguments.fast_layers, arguments.dim),
+        0,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+    )
+    # The end token's logit is 0, far below the best: every request runs as long as it is measured.
+    model.head[len(model.legal) - 1] = 0
+    once, per_pass = frame_weights(model)
+    read = 4 * (sum(w.numel() for w in once) + (model.codebooks - 1) * sum(w.numel() for w in per_pass))
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{parameters / 1e6:.1f} M parameters, {read / 1e6:.0f} MB read per frame, {arguments.threads} threads")
+
+    def engine(**options: Any) -> TorchEngine:
+        made = TorchEngine(model, parse_options({"max_running": 16, **options}))
+        made.start()
+        return made
+
+    main, frames = engine(kv_tokens=32_768), arguments.frames
+    f: dict[str, float] = {}
+    found = decode(main, model, 1, 100, 1, frames, {"floor": memory(read), "own": products(model, 1, linear)})
+    f["batch1"], f["floor"], f["products1"] = found["step"], found["floor"], found["own"]
+    for batch in (8, 16):
+        probes = {"own": products(model, batch, linear), "torch": products(model, batch, F.linear)}
+        found = decode(main, model, batch, 100, batch, frames // 2, probes)
+        f[f"batch{batch}"], f[f"products{batch}"], f[f"torch{batch}"] = found["step"], found["own"], found["torch"]
+
+    small, context = engine(kv_tokens=1024), Lockstep(main, 1)
+    params = SamplingParams(max_new_tokens=frames + 2, temperature=0.8, top_p=0.8, top_k=30, seed=2)
+    context.submit([prompt(model, 900, 5)], params)
+    large = Lockstep(main, 1)
+    large.submit([prompt(model, 100, 6)], params)
+    for group in (context, large):
+        group.step()
+    probes = {"large": large.step, "context900": context.step}
+    found = decode(small, model, 1, 100, 2, frames, probes)
+    f["capacity1024"], f["capacity32768"], f["context900"] = found["step"], found["large"], found["context900"]
+    for group in (context, large):
+        group.end()
+    small.close()
+
+    for name in ("cold", "warm"):
+        group = Lockstep(main, 1)
+        group.submit([prompt(model, 400, 77)], params)
+        f[f"first_{name}"] = group.step()
+        f[f"skipped_{name}"] = group.sinks[0].cached / 400
+        group.end()
+    main.close()
+    return f
+
+
+def report(f: dict[str, float]) -> list[tuple[str, str, bool]]:
+    """What was measured, beside the goals."""
+    ms = {name: value * 1e3 for name, value in f.items()}
+    lines = [
+        (
+            f"batch 1: {ms['batch1']:.1f} ms/frame, memory floor {ms['floor']:.1f}, products {ms['products1']:.1f}",
+            f"{f['batch1'] / f['floor']:.2f}x, goal 1.5x",
+            f["batch1"] <= 1.5 * f["floor"],
+        )
+    ]
+    for batch in (8, 16):
+        step, alone, vendor = f[f"batch{batch}"], f[f"products{batch}"], f[f"torch{batch}"]
+        lines.append(
+            (
+                f"batch {batch}: {step * 1e3:.1f} ms/step, its products alone {alone * 1e3:.1f}",
+                f"{step / alone:.2f}x, goal 1.3x (products by torch's own kernel: {vendor * 1e3:.1f} ms)",
+                step <= 1.3 * alone,
+            )
+        )
+    lines += [
+        (
+            f"capacity 1,024 / 32,768: {ms['capacity1024']:.1f} / {ms['capacity32768']:.1f} ms/frame",
+            f"{f['capacity32768'] / f['capacity1024']:.2f}x, goal at most 1.1x",
+            f["capacity32768"] <= 1.1 * f["capacity1024"],
+        ),
+        (
+            f"context 100 / 900: {ms['capacity32768']:.1f} / {ms['context900']:.1f} ms/frame",
+            f"{f['context900'] / f['capacity32768']:.2f}x",
+            True,
+        ),
+        (
+            f"400 positions again: first frame {ms['first_warm']:.0f} ms instead of {ms['first_cold']:.0f}",
+            f"{f['skipped_warm']:.1%} of the prompt skipped, goal 95 %",
+            f["skipped_warm"] >= 0.95 and f["skipped_cold"] == 0,
+        ),
+    ]
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--frames", type=int, default=30)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--fast-layers", type=int, default=4)
+    parser.add_argument("--dim", type=int, default=1024)
+    parser.add_argument("--json", help="write the figures (seconds, shares) to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    figures = measure(arguments)
+    for what, against, reached in report(figures):
+        print(f"{'ok  ' if reached else 'MISS'} {what}: {against}")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
