@@ -54,15 +54,17 @@ class RequestStream:
         self._pipeline = pipeline
         self._edge = edge
         self._waiter: asyncio.Future[None] | None = None
+        self._gathering = False
         self._outcome: Outcome | None = None
         self._error: OmniError | None = None
         edge.on_item = self._arrived
 
     def _arrived(self) -> None:
         # At once, not when the client reads: a failed request must not hold its place while its client is slow.
-        if self._edge.error is not None:
-            self.fail(self._edge.error)
-        else:
+        edge = self._edge
+        if edge.error is not None:
+            self.fail(edge.error)
+        elif not self._gathering or edge.ended or not edge.room:
             self._wake()
 
     def _wake(self) -> None:
@@ -95,6 +97,22 @@ class RequestStream:
     def poll(self) -> Any:
         """An item that is already here, or None; never waits."""
         return self._edge.take() if self._edge.items else None
+
+    async def gather(self, seconds: float) -> None:
+        """Let items gather for ``seconds``, or until no more fit or will come."""
+        edge = self._edge
+        if self._outcome is not None or edge.ended or not edge.room:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        self._gathering = True
+        timer = loop.call_later(seconds, self._wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self._gathering = False
+            timer.cancel()
 
     def fail(self, error: OmniError) -> None:
         """End the stream with an error and stop every stage's work on it. A finished request is left alone."""

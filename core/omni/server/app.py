@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,13 +11,28 @@ from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
+from starlette.types import ASGIApp, Lifespan, Receive, Scope, Send
 
+from omni.errors import OmniError
 from omni.server import models, openapi, speech, transcriptions
-from omni.server.errors import on_http_exception, on_validation_error
+from omni.server.errors import on_bug, on_http_exception, on_omni_error, on_validation_error
 from omni.server.middleware import Middleware
 from omni.server.runtime import Runtime, ServiceFactory, cancel
 from omni.server.settings import ServerSettings
 from omni.service import Service
+
+
+class Application(FastAPI):
+    """FastAPI behind our own middleware as the outermost layer."""
+
+    def __init__(self, runtime: Runtime, direct: Mapping[str, ASGIApp], lifespan: Lifespan[Any]) -> None:
+        super().__init__(title="omni", lifespan=lifespan, redoc_url=None)
+        self.state.runtime = runtime
+        self.direct = direct
+        self._entrance = Middleware(super().__call__, runtime, direct)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._entrance(scope, receive, send)
 
 
 def create_app(service: Service | ServiceFactory, settings: ServerSettings | None = None) -> FastAPI:
@@ -42,17 +57,13 @@ def create_app(service: Service | ServiceFactory, settings: ServerSettings | Non
             await cancel(loading)
             await runtime.close()
 
-    app = FastAPI(title="omni", lifespan=lifespan, redoc_url=None)
-    app.state.runtime = runtime
-    app.add_middleware(Middleware, runtime=runtime)
+    speak, hear = speech.SpeechEndpoint(runtime), transcriptions.TranscriptionEndpoint(runtime)
+    app = Application(runtime, {speech.PATH: speak, transcriptions.PATH: hear}, lifespan=lifespan)
+    app.add_exception_handler(Exception, on_bug)
+    app.add_exception_handler(OmniError, on_omni_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(RequestValidationError, on_validation_error)
-    speak, hear = speech.SpeechEndpoint(runtime), transcriptions.TranscriptionEndpoint(runtime)
-    # First, since routes are tried in order.
-    app.router.routes[:0] = [
-        Route(speech.PATH, speak, methods=["POST"], name="speech"),
-        Route(transcriptions.PATH, hear, methods=["POST"], name="transcriptions"),
-    ]
+    app.router.routes += [Route(path, endpoint, methods=["POST"]) for path, endpoint in app.direct.items()]
     app.include_router(models.routes(runtime))
 
     def add_plugins(ready: Service) -> None:

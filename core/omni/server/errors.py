@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from omni.errors import BadRequest, Busy, NotFound, OmniError, TooLarge, Unauthorized, Unavailable
+from omni.errors import BadRequest, Busy, NotFound, OmniError, StageFailed, TooLarge, Unauthorized, Unavailable
 
 log = logging.getLogger("omni.server")
 
@@ -85,7 +85,6 @@ def report(error: OmniError, request_id: str) -> None:
 
 def response_to(error: OmniError, request_id: str, status: int | None = None) -> Response:
     """The answer to a request that ends in ``error``."""
-    report(error, request_id)
     response = Response(
         msgspec.json.encode(body_of(error, request_id)), status or error.status, media_type="application/json"
     )
@@ -121,9 +120,23 @@ async def on_validation_error(request: Request, error: Exception) -> Response:
     return response_to(BadRequest(text, param=param), request_id_of(request.scope))
 
 
+async def on_omni_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OmniError)
+    request_id = request_id_of(request.scope)
+    report(error, request_id)
+    return response_to(error, request_id)
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    """The framework raises ``error`` again when this is sent, and our middleware logs it."""
+    return response_to(StageFailed(str(error)), request_id_of(request.scope))
+
+
 def request_id_of(scope: Scope) -> str:
     return str(scope["omni"].request_id)
 
 
 async def send_error(error: OmniError, scope: Scope, receive: Receive, send: Send) -> None:
-    await response_to(error, request_id_of(scope))(scope, receive, send)
+    request_id = request_id_of(scope)
+    report(error, request_id)
+    await response_to(error, request_id)(scope, receive, send)

@@ -56,8 +56,10 @@ class Metrics:
         )
         ProcessCollector(registry=registry)
         registry.register(_Pipelines(service))
-        # A label lookup costs as much as the count itself; there are few of them.
+        # A label lookup costs more than the count itself; there are few of them.
         self._finished: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
+        self._first: dict[str, Histogram] = {}
+        self._heard: dict[tuple[str, str], Counter] = {}
 
     def finished(self, endpoint: str, status: str, model: str, seconds: float) -> None:
         key = (endpoint, status, model)
@@ -69,10 +71,16 @@ class Metrics:
         found[1].observe(seconds)
 
     def first_audio(self, model: str, seconds: float) -> None:
-        self._first_audio.labels(model).observe(seconds)
+        found = self._first.get(model)
+        if found is None:
+            found = self._first[model] = self._first_audio.labels(model)
+        found.observe(seconds)
 
     def audio(self, model: str, task: str, seconds: float) -> None:
-        self._audio.labels(model, task).inc(max(0.0, seconds))
+        found = self._heard.get((model, task))
+        if found is None:
+            found = self._heard[model, task] = self._audio.labels(model, task)
+        found.inc(max(0.0, seconds))
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

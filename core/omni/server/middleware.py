@@ -1,50 +1,32 @@
 """What every request passes on its way in and out: its id, the key, the last catch of errors, the count.
 
-Pure ASGI and one layer: it costs a stream one extra call a chunk.
+Pure ASGI and the outermost layer: nothing that the framework raises or answers goes around it.
 """
 
 from __future__ import annotations
 
 import hmac
-import re
-import time
-import uuid
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omni.errors import Cancelled, OmniError, StageFailed, Unauthorized
 from omni.server.body import header
 from omni.server.errors import report, send_error
+from omni.server.exchange import Exchange
 from omni.server.runtime import Runtime
 
-_SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 OPEN_PATHS = frozenset({"/health", "/ready", "/docs", "/openapi.json"})
 """Answered without a key: they say nothing that a stranger could use."""
 
 
-class Exchange:
-    """One request on its way through the server; ``scope["omni"]``."""
-
-    __slots__ = ("endpoint", "gone", "model", "request_id", "started", "status")
-
-    def __init__(self, request_id: str) -> None:
-        self.request_id = request_id
-        self.started = time.perf_counter()
-        self.endpoint = ""
-        self.model = ""
-        self.status = 0
-        self.gone = False
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
-
-
 class Middleware:
-    """Outermost layer of the app, after the framework's own."""
+    """Around ``app``. POSTs to the paths of ``direct`` go straight to their endpoints: the framework's layers, each
+    of which every chunk of a stream would pass, cost more than the endpoints."""
 
-    def __init__(self, app: ASGIApp, runtime: Runtime) -> None:
+    def __init__(self, app: ASGIApp, runtime: Runtime, direct: Mapping[str, ASGIApp]) -> None:
         self._app = app
+        self._direct = direct
         self._metrics = runtime.metrics
         key = runtime.settings.api_key
         self._key = None if key is None else key.get_secret_value().encode()
@@ -55,44 +37,32 @@ class Middleware:
         elif scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif self._allowed(scope):
-            scope["omni"] = Exchange(_request_id(scope))
+            scope["omni"] = Exchange(scope, send)
             await self._app(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": "invalid or missing API key"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = scope["omni"] = Exchange(_request_id(scope))
-        request_id = (b"x-request-id", exchange.request_id.encode())
+        exchange = scope["omni"] = Exchange(scope, send)
 
         async def tagged(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                message["headers"] = [*message["headers"], request_id]
+                message["headers"] = [*message["headers"], (b"x-request-id", exchange.request_id.encode())]
             await send(message)
 
         self._metrics.in_flight.inc()
         try:
             if not self._allowed(scope):
                 raise Unauthorized("send the server's API key as 'Authorization: Bearer KEY'")
-            await self._app(scope, receive, tagged)
+            app = self._direct.get(scope["path"], self._app) if scope["method"] == "POST" else self._app
+            await app(scope, receive, tagged)
         except Exception as error:  # noqa: BLE001 - nothing is above: the client gets an answer, the log the cause
-            await self._fail(error, exchange, scope, receive, tagged)
+            await _fail(error, exchange, scope, receive, tagged)
         finally:
             self._metrics.in_flight.dec()
             status = "499" if exchange.gone else str(exchange.status or 499)
             self._metrics.finished(_endpoint(exchange, scope), status, exchange.model, exchange.seconds)
-
-    @staticmethod
-    async def _fail(error: Exception, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
-        known = error if isinstance(error, OmniError) else StageFailed(f"{type(error).__name__}: {error}")
-        known.__cause__ = known.__cause__ or (None if known is error else error)
-        if isinstance(known, Cancelled):
-            exchange.gone = True
-        if exchange.status:
-            # Part of an answer is out: leaving it incomplete makes the connection break, which a client notices.
-            report(known, exchange.request_id)
-        else:
-            await send_error(known, scope, receive, send)
 
     def _allowed(self, scope: Scope) -> bool:
         if self._key is None or scope["path"] in OPEN_PATHS:
@@ -101,10 +71,18 @@ class Middleware:
         return kind.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), self._key)
 
 
-def _request_id(scope: Scope) -> str:
-    """The client's own, if it may stand in a header and a log, else a new one."""
-    given = header(scope, b"x-request-id")
-    return given if given is not None and _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+async def _fail(error: Exception, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:
+    known = error
+    if not isinstance(known, OmniError):
+        known = StageFailed(f"{type(error).__name__}: {error}")
+        known.__cause__ = error
+    if isinstance(known, Cancelled):
+        exchange.gone = True
+    if exchange.status:
+        # Part of an answer is out: leaving it incomplete makes the connection break, which a client notices.
+        report(known, exchange.request_id)
+    else:
+        await send_error(known, scope, receive, send)
 
 
 def _endpoint(exchange: Exchange, scope: Scope) -> str:

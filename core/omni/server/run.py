@@ -73,6 +73,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,
                 backlog=_BACKLOG,
                 # Longer than clients keep an idle connection, so that they do not write into one that closes.
                 timeout_keep_alive=75,

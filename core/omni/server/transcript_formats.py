@@ -105,7 +105,7 @@ def verbose(transcript: Transcript, granularities: tuple[str, ...]) -> dict[str,
 def _segment(number: int, segment: Segment) -> dict[str, Any]:
     return {
         "id": number,
-        # Whisper's place in the sound, in frames of 10 ms.
+        # The place in the sound in frames of 10 ms, as OpenAI counts it.
         "seek": int(segment.start * 100),
         "start": segment.start,
         "end": segment.end,

@@ -13,8 +13,9 @@ from omni.errors import BadRequest
 from omni.pipeline import Pipeline, RequestStream
 from omni.recipe import Transcription
 from omni.server.body import Share, read_json
+from omni.server.exchange import Exchange
 from omni.server.fields import decode_object
-from omni.server.responses import SSE_HEADERS, Answer, Client, break_off, event, send_whole
+from omni.server.responses import SSE_HEADERS, Answer, event
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
 from omni.server.speech_fields import decode_base64
@@ -46,7 +47,7 @@ class TranscriptionEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         runtime = self._runtime
-        exchange = scope["omni"]
+        exchange: Exchange = scope["omni"]
         exchange.endpoint = PATH
         service = runtime.service
         boundary = boundary_of(scope)
@@ -57,15 +58,17 @@ class TranscriptionEndpoint:
             else:
                 pipeline, plan = await self._from_form(service, form, boundary, scope, receive, share)
             exchange.model = pipeline.recipe.name
-            stream = pipeline.submit(plan.request)
-            async with Client(receive, send, stream, runtime.settings.stall_seconds) as client:
-                transcript = Transcript()
+            stream = pipeline.submit(plan.request, exchange.unique_id())
+            headers = SSE_HEADERS if plan.stream else [(b"content-type", CONTENT_TYPES[plan.format])]
+            transcript = Transcript()
+            async with Answer(scope, receive, send, stream, runtime.settings.stall_seconds, headers) as answer:
                 if plan.stream:
-                    await _send_events(transcript, stream, client, scope)
+                    await _send_events(transcript, stream, answer)
                 else:
-                    await _send_whole(plan, transcript, stream, client)
-                runtime.metrics.audio(pipeline.recipe.name, "transcription", transcript.duration)
-            exchange.gone |= client.gone
+                    async for chunk in stream:
+                        transcript.add(chunk)
+                    await answer.whole(render(transcript, plan.format, plan.granularities))
+            runtime.metrics.audio(exchange.model, "transcription", transcript.duration)
 
     async def _from_form(
         self, service: Service, form: Form, boundary: bytes, scope: Scope, receive: Receive, share: Share
@@ -106,21 +109,13 @@ async def _input_audio(given: Any, limit: int) -> NDArray[np.uint8]:
     return await asyncio.to_thread(decode_base64, data, limit, "input_audio.data")
 
 
-async def _send_whole(plan: TranscriptionPlan, transcript: Transcript, stream: RequestStream, client: Client) -> None:
-    async for chunk in stream:
-        transcript.add(chunk)
-    body = render(transcript, plan.format, plan.granularities)
-    await send_whole(client.send, body, [(b"content-type", CONTENT_TYPES[plan.format])])
-
-
-async def _send_events(transcript: Transcript, stream: RequestStream, client: Client, scope: Scope) -> None:
-    answer = Answer(client, SSE_HEADERS)
+async def _send_events(transcript: Transcript, stream: RequestStream, answer: Answer) -> None:
     try:
         async for chunk in stream:
             transcript.add(chunk)
             if chunk.text:
                 await answer.write(event({"type": "transcript.text.delta", "delta": chunk.text}))
-        done: dict[str, Any] = {"type": "transcript.text.done", "text": transcript.text, "usage": transcript.usage()}
+        done = {"type": "transcript.text.done", "text": transcript.text, "usage": transcript.usage()}
         await answer.end(event(done))
     except Exception as error:  # noqa: BLE001 - reported; raised again when it can still become a status
-        await break_off(error, answer, scope, sse=True)
+        await answer.break_off(error, sse=True)
