@@ -12,11 +12,14 @@ import struct
 import zlib
 from collections.abc import Iterator
 
+import numpy as np
+
 _MAX_OGG_STREAMS = 64
 # Ogg's CRC runs from the high bit down, zlib's from the low bit up: they agree on reversed bits.
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 
 # The boxes with their version and flags, so that sound that spells a name is not taken for one.
+_SIZE_TABLE = re.compile(rb"stsz\0{4}(?=.{8})", re.DOTALL)
 _SAMPLE_COUNT = re.compile(
     rb"stsz\0{4}.{4}(.{4})|stz2\0{4}\0\0\0[\x04\x08\x10](.{4})|trun[\0\1]\0[\x00-\x0f][\0\1\4\5](.{4})", re.DOTALL
 )
@@ -72,8 +75,9 @@ def ogg(view: memoryview) -> Iterator[int]:
 
 
 def mp4(view: memoryview) -> Iterator[int]:
-    """Top-level boxes (ISO 14496-12, section 4.2): every one fits into the file."""
-    position, end = 0, len(view)
+    """Top-level boxes (ISO 14496-12, section 4.2): every one fits into the file, and the samples that the
+    index lists fit into the mdat boxes."""
+    position, end, payload = 0, len(view), 0
     while position < end:
         if position + 8 > end:
             raise cut("a box", position)
@@ -87,7 +91,19 @@ def mp4(view: memoryview) -> Iterator[int]:
         if position + size > end:
             raise cut(f"the {tag.decode('ascii', 'replace')!r} box", position)
         position += size
+        payload += size if tag == b"mdat" else 0
         yield position
+    listed = sum(_listed_bytes(view, match) for match in _SIZE_TABLE.finditer(view))
+    if listed > payload:
+        raise Damaged(f"its index lists {listed} bytes of samples, {payload} are there")
+
+
+def _listed_bytes(view: memoryview, match: re.Match[bytes]) -> int:
+    size, count = struct.unpack_from(">II", view, match.end())
+    if size:
+        return int(size * count)
+    table = view[match.end() + 8 : match.end() + 8 + 4 * count]
+    return int(np.frombuffer(table[: len(table) // 4 * 4], ">u4").sum(dtype=np.int64))
 
 
 def mp4_samples(view: memoryview) -> None:

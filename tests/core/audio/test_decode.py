@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import mmap
 import struct
+import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -189,6 +192,36 @@ def test_audio_track_of_a_video(make_tone):
         container.mux(audio.encode(frame))
         container.mux([*video.encode(None), *audio.encode(None)])
     assert len(decode(sink.getvalue(), 44100)) == pytest.approx(44100, abs=1024)
+
+
+def test_webm_of_a_browser_with_clusters_of_unknown_size(files):
+    file = bytearray(files["webm-live"])
+    at, clusters = file.find(b"\x1f\x43\xb6\x75"), 0
+    while at >= 0:
+        length = 9 - file[at + 4].bit_length()
+        file[at + 4 : at + 4 + length] = (2 ** (7 * length + 1) - 1).to_bytes(length, "big")
+        at, clusters = file.find(b"\x1f\x43\xb6\x75", at + 4), clusters + 1
+    assert clusters
+    assert len(decode(bytes(file), 48000)) == 48000
+    with pytest.raises(BadRequest, match="cut off"):
+        decode(bytes(file[:-1]), 48000)
+
+
+def test_a_reader_may_move_between_threads(make_wav):
+    """As under an asyncio executor: each block is fetched by another thread, one of them long at work."""
+
+    def busy() -> None:
+        end = time.thread_time() + 0.3
+        while time.thread_time() < end:
+            pass
+
+    with patch("omni.audio.memory._STEP_SECONDS", 0.2), ThreadPoolExecutor(1) as pool:
+        pool.submit(busy).result()
+        with open_audio(make_wav(bytes(2 * 16000 * 30))) as reader:
+            blocks = iter(reader)
+            total = len(next(blocks)) + sum(len(pool.submit(next, blocks).result()) for _ in range(6))
+            total += sum(map(len, blocks))
+    assert total == 16000 * 30
 
 
 @pytest.mark.parametrize("rate", [8000, 16000, 24000, 48000])

@@ -207,6 +207,16 @@ def test_a_mov_whose_samples_lie_in_another_file(tmp_path: Path, files):
     assert any("Skipped opening external track" in line[2] and str(secret) in line[2] for line in log)
 
 
+def test_an_mp4_whose_samples_run_to_the_end_and_are_cut_between_two(files):
+    file = bytearray(files["m4a-fast-start"])
+    start = file.index(b"mdat") + 4
+    struct.pack_into(">I", file, start - 8, 0)
+    assert len(decode(bytes(file), 44100)) == len(decode(files["m4a-fast-start"], 44100))
+    table = file.index(b"stsz") + 12
+    sizes = struct.unpack_from(">20I", file, table + 4)
+    assert "its index lists" in refused(bytes(file[: start + sum(sizes)])).message
+
+
 def test_samples_that_a_header_only_claims(files):
     file = bytearray(files["m4a"])
     at = file.index(b"stsz") + 8
