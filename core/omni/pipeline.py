@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -181,6 +181,7 @@ class Pipeline:
         self._idle = asyncio.Event()
         self._idle.set()
         self._draining = False
+        self._numbers = itertools.count(1)
         self._stats = PipelineStats()
         self._mean_seconds = 1.0
         # One size for all: where a path forks and joins again, a branch that waits for a large chunk must not be
@@ -251,7 +252,7 @@ class Pipeline:
                 f"{len(self._active)} requests are running or waiting, which is the limit of this server",
                 retry_after=max(1.0, round(self._mean_seconds)),
             )
-        request_id = request_id or uuid.uuid4().hex
+        request_id = request_id or f"{self.recipe.name}-{next(self._numbers)}"
         if request_id in self._active:
             raise BadRequest(f"a request with the id {request_id!r} is under way", code="duplicate_request_id")
         loop = asyncio.get_running_loop()

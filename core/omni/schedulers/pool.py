@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
+from time import perf_counter
 from typing import Any
 
 from omni.errors import OmniError
+from omni.schedulers import worker
 from omni.schedulers.base import Stream, ThreadedScheduler
 from omni.schedulers.worker import Mailbox
 from omni.stages import Preprocess, PreprocessOptions
 from omni.transports.base import Outlet
 from omni.transports.inproc import Edge
-
-_NO_ITEM = object()
 
 
 class _PoolStream(Stream):
@@ -27,7 +28,7 @@ class _PoolStream(Stream):
 class PoolScheduler(ThreadedScheduler):
     """Runs :meth:`Preprocess.process`; one thread at a time works for a request, so order is kept.
 
-    An iterator is advanced for as many items as downstream has room for, then gives its thread back.
+    A job goes on as long as downstream had room when it began and its turn lasts, then gives its thread back.
     """
 
     stream_type = _PoolStream
@@ -45,53 +46,64 @@ class PoolScheduler(ThreadedScheduler):
             self._fail(stream, edge.error)
         elif stream.busy:
             return
-        elif stream.iterator is not None:
+        elif stream.iterator is not None or edge.items:
             if room := stream.outlet.room:
-                self._start(stream, _NO_ITEM, room)
-        elif edge.items:
-            if room := stream.outlet.room:
-                self._stats.items_total += 1
-                self._start(stream, edge.take(), room)
+                self._start(stream, room)
         elif edge.ended:
             self._finish(stream)
 
-    def _start(self, stream: _PoolStream, item: Any, room: int) -> None:
+    def _start(self, stream: _PoolStream, room: int) -> None:
         stream.busy = True
         self._stats.running += 1
-        self._workers.submit(partial(self._work, stream, item, room), partial(self._done, stream))
+        # Those that a turn may get to wait in the edge until it has.
+        items = list(islice(stream.edge.items, room))
+        taken = 0
+        if stream.iterator is None:
+            stream.edge.take()
+            taken = 1
+        self._workers.submit(partial(self._work, stream, items, room), partial(self._done, stream, taken))
 
-    def _work(self, stream: _PoolStream, item: Any, room: int) -> None:
-        """In a worker thread: at most ``room`` outputs."""
-        if item is not _NO_ITEM and stream.alive:
-            result = self._stage.process(item)
-            if not isinstance(result, Iterator):
-                self._mail.post(self._emit, stream, result)
-                return
-            stream.iterator = result
-        # Only the stage's own thread touches the iterator while the stream is busy.
-        iterator = stream.iterator
-        for _ in range(room):
-            if iterator is None or not stream.alive:
-                return
-            try:
-                value = next(iterator)
-            except StopIteration:
-                stream.iterator = None
-                return
+    def _work(self, stream: _PoolStream, items: list[Any], room: int) -> int:
+        """In a worker thread: at most ``room`` outputs; gives the number of items that were begun."""
+        end = perf_counter() + worker.TURN
+        begun = sent = 0
+        while stream.alive and sent < room:
+            if stream.iterator is not None:
+                try:
+                    value = next(stream.iterator)
+                except StopIteration:
+                    stream.iterator = None
+                    continue
+            elif begun < len(items):
+                begun += 1
+                value = self._stage.process(items[begun - 1])
+                if isinstance(value, Iterator):
+                    stream.iterator = value
+                    continue
+            else:
+                break
+            sent += 1
             self._mail.post(self._emit, stream, value)
+            if perf_counter() >= end:
+                break
+        return begun
 
     def _emit(self, stream: _PoolStream, value: Any) -> None:
         if stream.alive:
             self._put(stream, value)
 
-    def _done(self, stream: _PoolStream, result: Any) -> None:
+    def _done(self, stream: _PoolStream, taken: int, begun: int | OmniError) -> None:
         stream.busy = False
         self._stats.running -= 1
-        self._stats.steps_total += 1
-        if isinstance(result, OmniError):
+        if isinstance(begun, OmniError):
             stream.iterator = None
-            self._fail(stream, result)
-        elif stream.alive:
+            self._fail(stream, begun)
+            return
+        self._stats.items_total += begun
+        self._stats.steps_total += begun
+        if stream.alive:
+            for _ in range(begun - taken):
+                stream.edge.take()
             self._pump(stream)
         else:
             self._discard(stream)

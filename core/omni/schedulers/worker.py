@@ -14,6 +14,10 @@ from omni.errors import OmniError, StageFailed
 
 log = logging.getLogger("omni.stage")
 
+TURN = 0.5e-3
+"""Seconds within which a job begins its request's next item instead of going back to the loop first. The way to a
+thread and back costs as much as many cheap steps; a step that takes longer than this is never joined by another."""
+
 
 class Mailbox:
     """Calls from any thread, run in order on the loop's thread.

@@ -38,7 +38,8 @@ class Edge:
 
     @property
     def room(self) -> int:
-        return max(0, self.capacity - len(self.items))
+        room = self.capacity - len(self.items)
+        return room if room > 0 else 0
 
     def on_room(self, wake: Callable[[], None]) -> None:
         self._on_room = wake

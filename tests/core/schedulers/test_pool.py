@@ -11,7 +11,15 @@ import pytest
 from harness import Gate, Item, Request, is_idle, mailbox, make, quiet, run, threads_as_before
 
 from omni import BadRequest, Preprocess, StageFailed
+from omni.schedulers import worker
 from omni.schedulers.pool import PoolScheduler
+
+
+@pytest.fixture(autouse=True, params=[0.0, 60.0], ids=["item by item", "long turns"])
+def turn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long a job goes on with the next items: what comes out must not depend on it."""
+    monkeypatch.setattr(worker, "TURN", request.param)
+    return float(request.param)
 
 
 class Scripted(Preprocess[Item, Item]):
@@ -76,6 +84,43 @@ def test_a_generator_runs_only_as_far_as_there_is_room_and_holds_no_thread() -> 
         await quiet(scheduler)
         assert log == [0, 1, 2, 3, 4]
         assert await slow.rest() == list(range(1, 1000))
+        await scheduler.close()
+
+    run(test)
+
+
+def test_a_slow_item_gives_its_thread_back_after_each(turn: float) -> None:
+    gate, order = Gate(), []
+
+    def script(item: Item) -> Item:
+        order.append(item.value)
+        if item.value == 2:
+            gate.passed()
+        return item
+
+    async def test() -> None:
+        scheduler = pool(script, workers=1)
+        long = Request(scheduler, "long").put(1, 2, 3).end()
+        await gate.reached()
+        short = Request(scheduler, "short").put(10).end()
+        gate.open()
+        assert await short.rest() == [10]
+        assert await long.rest() == [1, 2, 3]
+        assert order == ([1, 2, 3, 10] if turn else [1, 2, 10, 3])
+        await scheduler.close()
+
+    run(test)
+
+
+def test_a_job_leaves_what_it_has_not_begun_on_the_edge() -> None:
+    async def test() -> None:
+        scheduler = pool(lambda item: item)
+        request = Request(scheduler, capacity=3).put(*range(10)).end()
+        await quiet(scheduler)
+        assert len(request.output.items) == 3
+        assert len(request.source.items) == 7
+        assert scheduler.stats().items_total == 3
+        assert await request.rest() == list(range(10))
         await scheduler.close()
 
     run(test)

@@ -9,7 +9,15 @@ import pytest
 from harness import Gate, Item, Request, is_idle, mailbox, make, quiet, run, threads_as_before, turns
 
 from omni import BadRequest, DecodeJob, Decoder, StageFailed
+from omni.schedulers import worker
 from omni.schedulers.stream import StreamScheduler
+
+
+@pytest.fixture(autouse=True, params=[0.0, 60.0], ids=["step by step", "long turns"])
+def turn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long a job goes on with the next chunks: what comes out must not depend on it."""
+    monkeypatch.setattr(worker, "TURN", request.param)
+    return float(request.param)
 
 
 class State:
@@ -126,7 +134,7 @@ def test_a_stream_without_items_ends_without_being_opened() -> None:
     run(test)
 
 
-def test_streams_that_are_ready_together_share_a_batch_up_to_its_size() -> None:
+def test_streams_that_are_ready_together_share_a_batch_up_to_its_size(turn: float) -> None:
     async def test() -> None:
         scheduler, stage = stream(max_batch=4)
         requests = [Request(scheduler, f"r{n}").put(n, n + 100).end() for n in range(6)]
@@ -135,7 +143,7 @@ def test_streams_that_are_ready_together_share_a_batch_up_to_its_size() -> None:
         firsts = [[first for first, _, _ in batch] for batch in stage.batches]
         assert firsts[0] == [0, 1, 2, 3]
         assert sum(map(len, firsts)) == 12
-        assert len(firsts) == 3
+        assert len(firsts) == (4 if turn else 3)
         await quiet(scheduler)
         assert len(stage.discarded) == 6
         assert is_idle(scheduler)
@@ -172,6 +180,78 @@ def test_a_full_consumer_leaves_only_its_own_stream_out() -> None:
         ]
         assert len(slow.output.items) == 2
         assert await slow.rest() == [*range(10), 45]
+        await scheduler.close()
+
+    run(test)
+
+
+def test_a_job_makes_no_more_than_there_was_room_for_and_leaves_the_rest_on_the_edge() -> None:
+    async def test() -> None:
+        scheduler, stage = stream()
+        request = Request(scheduler, capacity=3).put(*range(10)).end()
+        await quiet(scheduler)
+        assert [len(batch) for batch in stage.batches] == [1, 1, 1]
+        assert len(request.source.items) == 7
+        assert scheduler.stats().items_total == 3
+        assert await request.rest() == [*range(10), 45]
+        await scheduler.close()
+
+    run(test)
+
+
+def test_outputs_leave_while_the_next_step_of_the_same_job_is_under_way(turn: float) -> None:
+    async def test() -> None:
+        scheduler, stage = stream()
+        gate = Gate()
+        one, calls = stage._one, []
+
+        def held(job: DecodeJob) -> list[Item]:
+            calls.append(len(job.items))
+            if len(calls) == 2:
+                gate.passed()
+            return one(job)
+
+        stage._one = held
+        request = Request(scheduler).put(1, 2).end()
+        await gate.reached()
+        assert (await request.take()).value == 1
+        assert scheduler._workers.pending == 1
+        # Only what was begun for a job's first step has left the edge.
+        assert len(request.source.items) == (1 if turn else 0)
+        gate.open()
+        assert await request.rest() == [2, 3]
+        assert len(request.source.items) == 0
+        await scheduler.close()
+
+    run(test)
+
+
+def test_an_error_in_a_later_step_of_a_job_ends_the_stream_after_what_was_made() -> None:
+    async def test() -> None:
+        scheduler, stage = stream()
+        request = Request(scheduler).put(1, 2, 13, 4).end()
+        assert isinstance(await request.error(), StageFailed)
+        assert len(stage.batches) == 3
+        assert scheduler.stats().streams == 0
+        await quiet(scheduler)
+        assert len(stage.discarded) == 1
+        await scheduler.close()
+
+    run(test)
+
+
+def test_cancel_between_the_steps_of_a_job_stops_it() -> None:
+    async def test() -> None:
+        scheduler, stage = stream()
+        stage.gate = Gate()
+        request = Request(scheduler).put(*range(10)).end()
+        await stage.gate.reached()
+        request.cancel()
+        stage.gate.open()
+        await quiet(scheduler)
+        assert len(stage.batches) == 1
+        assert len(stage.discarded) == 1
+        assert is_idle(scheduler)
         await scheduler.close()
 
     run(test)
