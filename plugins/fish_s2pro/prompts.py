@@ -159,7 +159,8 @@ class Conversation:
         return [self._text(_WITH_REFERENCE), self._text("\n".join(texts)), self._text(_SPEECH), *frames]
 
     def ask(self, text: str, max_positions: int) -> Prompt:
-        """The prompt for the next batch, whose speech comes after it.
+        """The prompt for the next batch, whose speech comes after it. A batch before it that was never answered counts
+        as answered by silence.
 
         When it would be longer than ``max_positions`` the older half of the turns is left out, again and again: half,
         since a prompt that begins anew loses the prefix cache, and one turn less would do so for every batch.
@@ -167,6 +168,8 @@ class Conversation:
         Raises:
             BadRequest: the references and this text alone are longer.
         """
+        if self._turns and len(self._turns[-1]) == 1:
+            self.answer(np.zeros((self._codebooks, 0), np.int64))
         voice = self._ids([self._tokenizer.voice])
         asked = np.concatenate((self._message("user", self._text(text)), self._open("assistant"), voice), 1)
         while True:

@@ -146,6 +146,14 @@ def test_context_that_is_too_long_loses_its_older_half(tokenizer, model, golden)
     assert refused.value.param == "input"
 
 
+def test_batch_without_frames_is_closed_before_the_next(tokenizer) -> None:
+    silent, answered = Conversation(tokenizer, 4), Conversation(tokenizer, 4)
+    for talk in (silent, answered):
+        talk.ask("One.", 4096)
+    answered.answer(np.zeros((4, 0), int))
+    assert silent.ask("Two.", 4096).tokens.tolist() == answered.ask("Two.", 4096).tokens.tolist()
+
+
 def test_codes_of_another_shape_or_range_are_refused(tokenizer) -> None:
     for codes in (np.zeros((3, 5), int), np.zeros(4, int), np.full((4, 5), 128), np.full((4, 5), -1)):
         with pytest.raises(BadRequest):

@@ -7,6 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -54,6 +55,8 @@ class TorchEngine:
         self._down: str | None = "the engine has not been started"
         self._live = 0
         self._thread: threading.Thread | None = None
+        self.max_tokens = 0
+        """Positions that one request may take, prompt and output together; known after :meth:`start`."""
         self._scheduler: Scheduler
         self._runner: Runner
         self._stats = EngineStats()
@@ -161,7 +164,8 @@ class TorchEngine:
     def _main(self) -> None:
         error: OmniError = Unavailable("the engine is closed")
         try:
-            with torch.inference_mode():
+            device = self._model.device
+            with torch.inference_mode(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
                 busy = False
                 while self._take(wait=not busy):
                     busy = self._round()

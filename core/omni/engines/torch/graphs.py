@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class StepGraphs:
         self._nobody = max_rows
         self._device = device
         self._graphs: dict[tuple[int, int, int], _Captured] = {}
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool: Any = None
 
     def run(self, rows: Sequence[int], pages: int, candidates: int) -> Tensor:
         """The step's output for ``rows``, valid until the next call."""
@@ -50,7 +50,7 @@ class StepGraphs:
         if captured is None:
             captured = self._graphs[key] = self._capture(*key)
         padded = [*rows, *[self._nobody] * (size - len(rows))]
-        captured.rows.copy_(torch.tensor(padded).pin_memory(), non_blocking=True)
+        captured.rows.copy_(torch.tensor(padded))
         captured.graph.replay()
         return captured.output[: len(rows)]
 
@@ -65,6 +65,8 @@ class StepGraphs:
                 self._step(rows, groups, candidates)
         torch.cuda.current_stream(self._device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # Other stages may use the device meanwhile, from threads of their own.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             output = self._step(rows, groups, candidates)
+        self._pool = self._pool or graph.pool()
         return _Captured(graph, rows, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from omni.engines.base import Engine, Prompt, SamplingParams
 from omni.engines.torch import Step, TorchEngine, create_engine, parse_options
+from omni.engines.torch.graphs import StepGraphs, _Captured
 from omni.errors import BadRequest, Busy, ConfigError, StageFailed, Unavailable
 
 
@@ -77,6 +79,34 @@ def test_every_way_of_running_gives_what_recomputation_gives(toys, make_engine, 
     scarce = make_engine(model, kv_tokens=80, max_running=16)
     assert run(scarce, work) == expected
     assert scarce.stats().preemptions_total > 0
+
+
+@pytest.mark.parametrize("kind", ["Text", "Dual"])
+def test_padded_batches_as_graphs_replay_them(toys, make_engine, run, jobs, kind) -> None:
+    """CUDA graphs cannot be captured here, but all else about them can run: fixed inputs, padded rows and contexts."""
+    model, sizes = getattr(toys, kind)(), set()
+
+    class Replayed(StepGraphs):
+        def _capture(self, size, pages, candidates):
+            rows = torch.full((size,), self._nobody)
+            output = torch.empty(size, 2 + model.codebooks, dtype=torch.int64)
+
+            def replay() -> None:
+                sizes.add((size, pages, candidates))
+                output.copy_(self._step(rows, ((0, size, pages),), candidates))
+
+            replay()
+            return _Captured(SimpleNamespace(replay=replay), rows, output)
+
+    work = jobs(11, dual=kind == "Dual", length=60)
+    expected = run(make_engine(model), work)
+    engine = make_engine(model, kv_tokens=400, max_running=6)
+    runner = engine._runner
+    runner._graphs = Replayed(runner._step, 6, 100, model.device)
+    assert run(engine, work) == expected
+    assert {size for size, _, _ in sizes} == {1, 2, 4, 6}
+    assert {pages for _, pages, _ in sizes} >= {16, 32}
+    assert (runner._positions[-1], runner._tables[-1].sum()) == (0, 0), "the padded row stays where it is"
 
 
 def test_implements_the_interface(toys) -> None:
