@@ -11,7 +11,7 @@ import numpy as np
 
 from omni.audio import open_audio, resample
 from omni.messages import SpeechRequest, TranscriptionRequest
-from omni.testing.samples import wav
+from omni.testing.samples import Request, wav
 
 
 def decoded(audio: np.ndarray) -> tuple[np.ndarray, int]:
@@ -66,11 +66,23 @@ def heard(words: Sequence[str], among: Sequence[str]) -> float:
     return sum(block.size for block in blocks) / max(1, len(words))
 
 
-def several(requests: Sequence[SpeechRequest | TranscriptionRequest]) -> SpeechRequest | TranscriptionRequest:
-    """What the first few requests say, in one."""
+GAPS = (1.0, 12.0, 3.0)
+"""Seconds of silence between the clips of a long recording, in turn."""
+
+
+def long_recording(clips: Sequence[TranscriptionRequest], seconds: float) -> Recording:
+    """All clips in turn for about ``seconds``: half of it without a pause, as a fast talker, then with gaps."""
+    length = sum(recording(clips, [i], [0.0]).seconds for i in range(len(clips))) / len(clips)
+    dense = max(len(clips), round(seconds / 2 / length))
+    sparse = max(2, round(seconds / 2 / (length + sum(GAPS) / len(GAPS))))
+    gaps = [0.0] * dense + [GAPS[i % len(GAPS)] for i in range(sparse)]
+    return recording(clips, [i % len(clips) for i in range(len(gaps))], gaps)
+
+
+def long_request(requests: Sequence[SpeechRequest | TranscriptionRequest], seconds: float) -> Request:
+    """What the requests say, in one that needs several chunks of text or windows of audio."""
     first = requests[0]
     if isinstance(first, SpeechRequest):
-        return saying(first, " ".join(r.text for r in requests[:3] if isinstance(r, SpeechRequest)))
-    clips = [r for r in requests[:3] if isinstance(r, TranscriptionRequest)]
-    order = range(len(clips))
-    return msgspec.structs.replace(first, audio=recording(clips, order, [2.0 for _ in order]).audio)
+        return saying(first, " ".join(r.text for r in requests if isinstance(r, SpeechRequest)))
+    clips = [r for r in requests if isinstance(r, TranscriptionRequest)]
+    return msgspec.structs.replace(first, audio=long_recording(clips, seconds).audio)

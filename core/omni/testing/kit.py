@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
@@ -59,6 +60,7 @@ class Kit:
         self._pipeline: Pipeline | None = None
         self._variant = ""
         self._known: dict[tuple[str, bytes], Outcome] = {}
+        self._seconds = 0.0
 
     def __enter__(self) -> Kit:
         self._runner.__enter__()
@@ -176,12 +178,21 @@ class Kit:
         requests = self.requests
         if len(requests) < 2:
             fail("the samples hold fewer than two requests: most checks compare two")
+        await self.pipeline()
+        started = time.perf_counter()
         outputs = [await self.output(request) for request in requests]
+        # Remembered outputs take no time: the first call is the one that counts.
+        self._seconds = max(self._seconds, (time.perf_counter() - started) / len(requests))
         for i, one in enumerate(outputs):
             for j in range(i):
                 if self.difference(one, outputs[j]) is None:
                     fail(f"samples {j} and {i} give the same output: comparisons with them would prove nothing")
         return outputs
+
+    def rounds(self, most: int, requests: int, least: int = 1) -> int:
+        """How often a check repeats what takes ``requests`` requests: ``most`` times where the recipe is fast, less
+        often where that would take more than about ten seconds. After :meth:`outputs`."""
+        return max(least, min(most, int(10.0 / max(self._seconds * requests, 1e-6))))
 
     def difference(self, one: Outcome, other: Outcome) -> str | None:
         """What differs between two runs of one request, in words."""

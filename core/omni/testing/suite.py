@@ -39,9 +39,14 @@ def suite(
 ) -> type[Any]:
     """See :func:`omni.testing.conformance`."""
 
+    name = recipe if isinstance(recipe, str) else recipe.name
+
+    # One worker of pytest-xdist for all checks: they share a loaded pipeline and what it gave.
+    @pytest.mark.xdist_group(f"conformance of {name}")
     class TestConformance:
         @pytest.fixture(scope="class")
-        def kit(self) -> Iterator[Kit]:
+        @classmethod
+        def kit(cls) -> Iterator[Kit]:
             known = plugins or Plugins.load()
             found = known.recipe(recipe) if isinstance(recipe, str) else recipe
             with Kit(found, known, sets=sets, weights=weights, samples=samples, timeout=timeout) as kit:

@@ -57,7 +57,7 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "errors_stay_with_their_request": [
         (tts(sing=broken_tts.DiscardAll), "gave"),
-        ((tts(sing=broken_tts.PoisonAll), Samples(REQUESTS, refused=LOW)), "beside a refused request"),
+        ((tts(sing=broken_tts.PoisonAll), Samples(REQUESTS, refused=LOW)), "beside refused requests"),
         ((tts(split=broken_tts.Crash), Samples(REQUESTS, refused=SECTION)), "StageFailed"),
         ((tts(split=broken_tts.Whatever), Samples(REQUESTS, refused=SECTION)), "was answered"),
         (asr(cut=broken_asr.AnyFile), "was answered"),

@@ -44,6 +44,8 @@ def changes(kit: Kit, request: Request) -> Iterable[tuple[str, Request]]:
     else:
         yield from _audio_changes(request)
     for name, values in declared_fields(kit.recipe).items():
+        if name == "temperature" and not kit.recipe.task.seed:
+            continue  # what is sampled without a seed never repeats
         effect = kit.samples.effects.get(name)
         for value in effect.values if effect is not None else values[:3]:
             if name not in properties(kit.recipe) or accepts(kit.recipe, {**request.params, name: value}) is None:

@@ -15,8 +15,8 @@ from omni.testing.checks.base import check
 from omni.testing.kit import Kit, fail
 
 CYCLES = 8
-PYTHON_BYTES_PER_REQUEST = 512
-"""What a cancelled request may leave behind in Python's own memory before it counts as a leak."""
+PYTHON_BYTES, PYTHON_BYTES_PER_REQUEST = 4096, 512
+"""What may stay behind in Python's own memory before it counts as a leak."""
 
 
 def engines(pipeline: Pipeline) -> dict[str, EngineStats]:
@@ -64,9 +64,10 @@ async def cancel_frees_slots(kit: Kit) -> None:
     await _at_rest(kit, pipeline, "all requests have ended")
     rest = engines(pipeline)
     draw = random.Random(0)
-    for moment in range(CYCLES):
+    count = kit.rounds(CYCLES, 3 * len(kit.requests[:4]), least=3)
+    for moment in range(count):
         streams = [pipeline.submit(request) for request in kit.requests[:4]]
-        await asyncio.sleep(seconds * moment / CYCLES)
+        await asyncio.sleep(seconds * moment / count)
         for stream in streams:
             stream.cancel()
         await _at_rest(kit, pipeline, "all requests were cancelled")
@@ -103,10 +104,11 @@ async def cancel_frees_memory(kit: Kit) -> None:
         started = time.perf_counter()
         await cycle(kit, pipeline, draw, 0.0)
         seconds = 2 * (time.perf_counter() - started)
+        count = kit.rounds(CYCLES // 2, 6 * len(kit.requests[:4]))
         readings, requests = [], 0
         for _ in range(3):
-            for _ in range(CYCLES // 2):
-                requests = await cycle(kit, pipeline, draw, seconds) * CYCLES // 2
+            for _ in range(count):
+                requests = await cycle(kit, pipeline, draw, seconds) * count
             await _at_rest(kit, pipeline, "all requests have ended or were cancelled")
             readings.append(memory.read())
     finally:
@@ -120,7 +122,7 @@ def _judge(kit: Kit, readings: list[memory.Memory], requests: int) -> None:
     first, second, third = readings
     steps = ((first, second), (second, third))
     python = min(after.python - before.python for before, after in steps)
-    if python > PYTHON_BYTES_PER_REQUEST * requests:
+    if python > PYTHON_BYTES + PYTHON_BYTES_PER_REQUEST * requests:
         fail(
             f"{python // requests} bytes stay behind for every request, a third of them complete: "
             f"{memory.growth(second, third)}"

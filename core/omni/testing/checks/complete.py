@@ -8,12 +8,9 @@ from omni.errors import BadRequest, OmniError
 from omni.messages import SpeechRequest, TranscriptionRequest
 from omni.recipe import Speech, Transcription
 from omni.testing.checks.base import check
-from omni.testing.clips import Recording, heard, recording, repeated, saying
+from omni.testing.clips import Recording, heard, long_recording, repeated, saying
 from omni.testing.kit import Kit, NotApplicable, fail, shown, spoken
 from omni.testing.outcome import Output
-
-GAPS = (1.0, 12.0, 3.0)
-"""Seconds of silence between the clips of a recording, in turn."""
 
 
 @check(
@@ -105,7 +102,7 @@ async def _every_part_matters(
 
 @check("every part of a recording is heard, beyond the model's window and after long silence", task="transcription")
 async def audio_is_never_shortened(kit: Kit) -> None:
-    long = await _recording(kit)
+    long = _recording(kit)
     output = await _transcript(kit, long)
     words, at = output.words(), 0
     for place, index in enumerate(long.order):
@@ -128,7 +125,7 @@ async def times_are_absolute(kit: Kit) -> None:
     assert isinstance(kit.recipe.task, Transcription)
     if not kit.recipe.task.timestamps:
         raise NotApplicable("the recipe declares no timestamps")
-    long = await _recording(kit)
+    long = _recording(kit)
     output = await _transcript(kit, long)
     spans = [(word.start, word.end, word.word) for segment in output.segments for word in segment.words]
     spans = spans or [(segment.start, segment.end, segment.text) for segment in output.segments]
@@ -140,14 +137,9 @@ async def times_are_absolute(kit: Kit) -> None:
             fail(f"clip {place + 1}, at {a:.2f} to {b:.2f} s, has no times in the transcript")
 
 
-async def _recording(kit: Kit) -> Recording:
-    """All clips in turn for about ``long_seconds``: half of it without a pause, as a fast talker, then with gaps."""
+def _recording(kit: Kit) -> Recording:
     clips = [request for request in kit.requests if isinstance(request, TranscriptionRequest)]
-    length = sum(recording(clips, [i], [0.0]).seconds for i in range(len(clips))) / len(clips)
-    dense = max(len(clips), round(kit.samples.long_seconds / 2 / length))
-    sparse = max(2, round(kit.samples.long_seconds / 2 / (length + sum(GAPS) / len(GAPS))))
-    gaps = [0.0] * dense + [GAPS[i % len(GAPS)] for i in range(sparse)]
-    return recording(clips, [i % len(clips) for i in range(len(gaps))], gaps)
+    return long_recording(clips, kit.samples.long_seconds)
 
 
 async def _transcript(kit: Kit, long: Recording) -> Output:

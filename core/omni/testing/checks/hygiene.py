@@ -18,7 +18,7 @@ from omni.loading import check as check_recipe
 from omni.plugins import params_model
 from omni.stages import Encoder, Preprocess
 from omni.testing.checks.base import check
-from omni.testing.clips import several
+from omni.testing.clips import long_request
 from omni.testing.kit import Kit, NotApplicable, fail
 from omni.testing.parameters import declared_fields
 from omni.testing.tap import Tap
@@ -95,7 +95,7 @@ async def stages_stream_as_declared(kit: Kit) -> None:
     await kit.outputs()
     pipeline = await kit.pipeline()
     with Tap(pipeline) as tap:
-        for i, request in enumerate([*kit.requests, several(kit.requests)]):
+        for i, request in enumerate([*kit.requests, long_request(kit.requests, kit.samples.long_seconds)]):
             await kit.collect(pipeline, pipeline.submit(request, f"sample-{i}"))
     for stage in check_recipe(kit.config()):
         name = stage.spec.name

@@ -79,19 +79,22 @@ async def errors_stay_with_their_request(kit: Kit) -> None:
     good = [request for _, request in zip(range(4), kit.requests, strict=False)]
     for stage in kit.recipe.stages:
         await _with_neighbours(kit, good, alone, stage.name)
-    for request in (*kit.samples.refused, *_garbage(kit)):
-        streams = [pipeline.submit(r) for r in (good[0], request, *good[1:])]
-        first, refused, *rest = [await kit.collect(pipeline, stream) for stream in streams]
-        if not isinstance(refused, OmniError):
+    bad = [*kit.samples.refused, *_garbage(kit)]
+    if not bad:
+        return
+    streams = [pipeline.submit(request) for request in (good[0], *bad, *good[1:])]
+    first, *others = [await kit.collect(pipeline, stream) for stream in streams]
+    for request, outcome in zip(bad, others, strict=False):
+        if not isinstance(outcome, OmniError):
             fail(f"a request that must be refused was answered ({shown(request)}, {_size(request)})")
-        if not 400 <= refused.status < 500:
+        if not 400 <= outcome.status < 500:
             fail(
-                f"a request that must be refused gave {type(refused).__name__} ({refused.status}), not a 4xx error: "
-                f"{refused.message} ({shown(request)}, {_size(request)})"
+                f"a request that must be refused gave {type(outcome).__name__} ({outcome.status}), not a 4xx error: "
+                f"{outcome.message} ({shown(request)}, {_size(request)})"
             )
-        for i, outcome in enumerate([first, *rest]):
-            if (what := kit.difference(outcome, alone[i])) is not None:
-                fail(f"beside a refused request, sample {i} gave {what}")
+    for i, outcome in enumerate([first, *others[len(bad) :]]):
+        if (what := kit.difference(outcome, alone[i])) is not None:
+            fail(f"beside refused requests, sample {i} gave {what}")
 
 
 async def _with_neighbours(kit: Kit, good: list[Request], alone: list[Output], stage: str) -> None:

@@ -66,7 +66,8 @@ async def slow_readers_get_the_same(kit: Kit) -> None:
 async def concurrent_equals_solo(kit: Kit) -> None:
     alone = await kit.outputs()
     draw = random.Random(0)
-    for sets in (kit.uncached(), kit.uncached(), {}):
+    variants: list[dict[str, Any]] = [kit.uncached()] * kit.rounds(2, 4 * len(alone))
+    for sets in (*variants, {}):
         pipeline = await kit.pipeline(sets)
         order = [i for i in range(len(alone)) for _ in range(2)]
         draw.shuffle(order)
