@@ -59,6 +59,7 @@ def create_app(service: Service | ServiceFactory, settings: ServerSettings | Non
 
     speak, hear = speech.SpeechEndpoint(runtime), transcriptions.TranscriptionEndpoint(runtime)
     app = Application(runtime, {speech.PATH: speak, transcriptions.PATH: hear}, lifespan=lifespan)
+    app.state.speech = speak
     app.add_exception_handler(Exception, on_bug)
     app.add_exception_handler(OmniError, on_omni_error)
     app.add_exception_handler(HTTPException, on_http_exception)

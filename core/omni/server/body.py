@@ -95,14 +95,16 @@ async def chunks(receive: Receive, pause: float) -> AsyncIterator[bytes]:
             yield body
 
 
-async def read_json(scope: Scope, receive: Receive, limit: int, pause: float, share: Share) -> bytes | bytearray:
-    """The whole body of a request whose body is JSON.
+async def read_body(
+    scope: Scope, receive: Receive, limit: int, pause: float, share: Share, what: str = "a JSON body"
+) -> bytes | bytearray:
+    """The whole body of a request, in memory.
 
     Raises:
         TooLarge, Busy, BodyTimeout, Cancelled: see :func:`chunks`; or a limit is exceeded.
         BadRequest: the body is compressed.
     """
-    check_length(scope, limit, "a JSON body")
+    check_length(scope, limit, what)
     encoding = header(scope, b"content-encoding")
     if encoding not in (None, "identity"):
         raise BadRequest("compressed bodies are not taken; send it without Content-Encoding")
@@ -110,7 +112,7 @@ async def read_json(scope: Scope, receive: Receive, limit: int, pause: float, sh
     async for chunk in chunks(receive, pause):
         body += chunk
         if len(body) > limit:
-            raise too_large(limit, "a JSON body")
+            raise too_large(limit, what)
         if len(body) > _SMALL:
             share.take(len(chunk))
     return body

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -18,6 +20,9 @@ from starlette.types import Receive, Scope, Send
 from omni.errors import BadRequest, Busy, NotFound, OmniError, StageFailed, TooLarge, Unauthorized, Unavailable
 
 log = logging.getLogger("omni.server")
+
+_LINGER = 5.0
+"""Seconds that the rest of a refused body is read for."""
 
 
 class MethodNotAllowed(OmniError):
@@ -83,10 +88,14 @@ def report(error: OmniError, request_id: str) -> None:
         log.warning("request %s: %d %s", request_id, error.status, error.message)
 
 
-def response_to(error: OmniError, request_id: str, status: int | None = None) -> Response:
+def response_to(
+    error: OmniError, request_id: str, status: int | None = None, more: Mapping[str, Any] | None = None
+) -> Response:
     """The answer to a request that ends in ``error``."""
     response = Response(
-        msgspec.json.encode(body_of(error, request_id)), status or error.status, media_type="application/json"
+        msgspec.json.encode({**body_of(error, request_id), **(more or {})}),
+        status or error.status,
+        media_type="application/json",
     )
     response.raw_headers.extend(headers_of(error))
     return response
@@ -136,7 +145,22 @@ def request_id_of(scope: Scope) -> str:
     return str(scope["omni"].request_id)
 
 
-async def send_error(error: OmniError, scope: Scope, receive: Receive, send: Send) -> None:
+async def send_error(
+    error: OmniError, scope: Scope, receive: Receive, send: Send, more: Mapping[str, Any] | None = None
+) -> None:
+    """``more``: further keys of the body."""
     request_id = request_id_of(scope)
     report(error, request_id)
-    await response_to(error, request_id)(scope, receive, send)
+    response = response_to(error, request_id, more=more)
+    if not isinstance(error, TooLarge):
+        await response(scope, receive, send)
+        return
+    # Most clients read an answer only when they have sent all, and closing now would reset the connection under
+    # both: the answer goes out, and what still comes is thrown away for a while.
+    await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER):
+            while (await receive()).get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -15,7 +15,7 @@ from omni.errors import StageFailed
 from omni.messages import AudioChunk
 from omni.pipeline import Pipeline, RequestStream
 from omni.recipe import Speech
-from omni.server.body import read_json
+from omni.server.body import read_body
 from omni.server.exchange import Exchange
 from omni.server.fields import decode_object
 from omni.server.responses import SSE_HEADERS, Answer, Headers, event
@@ -46,7 +46,7 @@ class Sound:
         self._source_rate = task.sample_rate
         self._downmix = task.channels > plan.channels
         self._heavy = plan.format not in ("pcm", "wav") or plan.sample_rate != task.sample_rate or plan.stretch != 1.0
-        self._inline = _INLINE_HEAVY if self._heavy else _INLINE
+        self._output: AudioOutput | None = None
         self.samples = 0
         self.input_tokens = 0
         self.output_tokens = 0
@@ -56,14 +56,10 @@ class Sound:
     def seconds(self) -> float:
         return self.samples / self._source_rate / self._plan.stretch
 
-    def output(self) -> AudioOutput:
-        plan = self._plan
-        return AudioOutput(plan.format, self._source_rate, plan.sample_rate, plan.channels, speed=plan.stretch)
-
     def take(self, chunk: AudioChunk) -> NDArray[Any]:
         """Note what a chunk says and give its samples."""
         if chunk.sample_rate != self._source_rate:
-            raise StageFailed(f"the model gave {chunk.sample_rate} Hz, its recipe says {self._source_rate}")
+            self._follow(chunk.sample_rate)
         if chunk.usage is not None:
             self.input_tokens += chunk.usage.input_tokens
             self.output_tokens += chunk.usage.output_tokens
@@ -72,6 +68,13 @@ class Sound:
         samples = chunk.samples
         self.samples += len(samples)
         return samples.mean(axis=1, dtype=np.float32) if self._downmix else samples
+
+    def _follow(self, rate: int) -> None:
+        """Weights may have another rate than the recipe says, whose rate clients are still given."""
+        if self.samples or self._output is not None:
+            raise StageFailed(f"the model went from {self._source_rate} to {rate} Hz in the middle of a request")
+        self._source_rate = rate
+        self._heavy = True
 
     def take_ready(self, first: AudioChunk, stream: RequestStream) -> NDArray[Any]:
         """``first`` and what has arrived since: under load one write carries several chunks."""
@@ -88,13 +91,23 @@ class Sound:
         if not self.samples:
             raise StageFailed("the model gave no sound")
 
-    async def encode(self, output: AudioOutput, samples: NDArray[Any]) -> bytes:
-        if len(samples) <= self._inline:
-            return output.write(samples)
-        return await asyncio.to_thread(output.write, samples)
+    @property
+    def _out(self) -> AudioOutput:
+        if self._output is None:
+            plan = self._plan
+            self._output = AudioOutput(
+                plan.format, self._source_rate, plan.sample_rate, plan.channels, speed=plan.stretch
+            )
+        return self._output
 
-    async def finish(self, output: AudioOutput) -> bytes:
-        return await asyncio.to_thread(output.finish) if self._heavy else output.finish()
+    async def encode(self, samples: NDArray[Any]) -> bytes:
+        """The bytes that are ready when these samples are in."""
+        if len(samples) <= (_INLINE_HEAVY if self._heavy else _INLINE):
+            return self._out.write(samples)
+        return await asyncio.to_thread(self._out.write, samples)
+
+    async def finish(self) -> bytes:
+        return await asyncio.to_thread(self._out.finish) if self._heavy else self._out.finish()
 
     async def whole(self, parts: list[NDArray[Any]]) -> bytes:
         plan = self._plan
@@ -140,25 +153,34 @@ class SpeechEndpoint:
         settings = runtime.settings
         exchange: Exchange = scope["omni"]
         exchange.endpoint = PATH
-        service = runtime.service
+        runtime.service  # noqa: B018 - refuses before the body is read
         with runtime.memory.share() as share:
-            raw = await read_json(scope, receive, int(settings.max_json_mb * MIB), settings.body_seconds, share)
+            raw = await read_body(scope, receive, int(settings.max_json_mb * MIB), settings.body_seconds, share)
             body = decode_object(raw) if len(raw) < MIB else await asyncio.to_thread(decode_object, raw)
             del raw
-            model = body.get("model")
-            pipeline = service.find(None if model is None else FIELDS["model"].check(model), "speech")
-            exchange.model = pipeline.recipe.name
-            plan = await self._fields[pipeline.recipe.name].plan(body)
-            del body
-            stream = pipeline.submit(plan.request, exchange.unique_id())
-            headers = SSE_HEADERS if plan.sse else _headers(plan)
-            sound = Sound(plan, pipeline)
-            async with Answer(scope, receive, send, stream, settings.stall_seconds, headers) as answer:
-                if plan.whole:
-                    await self._send_whole(sound, stream, answer, exchange)
-                else:
-                    await self._send_stream(plan, sound, stream, answer, exchange)
-            runtime.metrics.audio(exchange.model, "speech", sound.seconds)
+            await self.speak(scope, receive, send, body)
+
+    async def speak(
+        self, scope: Scope, receive: Receive, send: Send, body: dict[str, Any], more_headers: Headers = ()
+    ) -> None:
+        """Answer with the speech that ``body``, a request's fields, asks for. It is emptied: what it holds may be
+        large, and the answer take long."""
+        runtime = self._runtime
+        exchange: Exchange = scope["omni"]
+        model = body.get("model")
+        pipeline = runtime.service.find(None if model is None else FIELDS["model"].check(model), "speech")
+        exchange.model = pipeline.recipe.name
+        plan = await self._fields[pipeline.recipe.name].plan(body)
+        body.clear()
+        stream = pipeline.submit(plan.request, exchange.unique_id())
+        headers = [*(SSE_HEADERS if plan.sse else _headers(plan)), *more_headers]
+        sound = Sound(plan, pipeline)
+        async with Answer(scope, receive, send, stream, runtime.settings.stall_seconds, headers) as answer:
+            if plan.whole:
+                await self._send_whole(sound, stream, answer, exchange)
+            else:
+                await self._send_stream(plan, sound, stream, answer, exchange)
+        runtime.metrics.audio(exchange.model, "speech", sound.seconds)
 
     async def _send_whole(self, sound: Sound, stream: RequestStream, answer: Answer, exchange: Exchange) -> None:
         parts = [sound.take(chunk) async for chunk in stream]
@@ -174,21 +196,22 @@ class SpeechEndpoint:
         self, plan: SpeechPlan, sound: Sound, stream: RequestStream, answer: Answer, exchange: Exchange
     ) -> None:
         try:
-            output = sound.output()
             now = asyncio.get_running_loop().time
             due = 0.0
             async for chunk in stream:
                 if (wait := due - now()) > 0:
                     await stream.gather(wait)
                 before, written = sound.seconds, now()
-                data = await sound.encode(output, sound.take_ready(chunk, stream))
+                data = await sound.encode(sound.take_ready(chunk, stream))
                 if data:
                     if not answer.started:
                         self._runtime.metrics.first_audio(exchange.model, exchange.seconds)
                     await answer.write(_delta(data) if plan.sse else data)
                 due = written + min(_PACE, sound.seconds - before)
             sound.check()
-            tail = await sound.finish(output)
+            tail = await sound.finish()
+            if not answer.started:
+                self._runtime.metrics.first_audio(exchange.model, exchange.seconds)
             if plan.sse:
                 done: dict[str, Any] = {"type": "speech.audio.done", "usage": sound.usage()}
                 if sound.finish_reason is not None:

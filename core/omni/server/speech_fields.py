@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from omni.server.openai_names import VOICES, voices_of
 from omni.server.settings import MIB, ServerSettings
 
 MIN_RATE, MAX_RATE = 8000, 48000
+_LONG = 8192
+"""Characters that may be cleaned on the event loop."""
 PCM_RATE = 24000
 """What clients of OpenAI take raw samples for."""
 
@@ -114,7 +117,7 @@ class SpeechFields:
         speed = values.get("speed", 1.0)
         native = task.native_speed is not None and task.native_speed[0] <= speed <= task.native_speed[1]
         language = values.get("language")
-        text = self._text(values)
+        text = await self._text(values)
         params = self.parameters.validate(own)
         sample_rate = _rate(fmt, values.get("sample_rate"), task)
         voice = self._voice(values)
@@ -153,7 +156,7 @@ class SpeechFields:
                 values[name] = field.check(value)
         return values, own
 
-    def _text(self, values: dict[str, Any]) -> str:
+    async def _text(self, values: dict[str, Any]) -> str:
         text: str | None = values.get("input")
         if text is None:
             raise BadRequest("'input' is missing: the text to speak", param="input", code="missing_required_parameter")
@@ -164,8 +167,8 @@ class SpeechFields:
                 param="input",
                 code="string_above_max_length",
             )
-        text = normalize_text(text)
-        if not text:
+        text = normalize_text(text) if len(text) < _LONG else await asyncio.to_thread(normalize_text, text)
+        if not text.strip():
             raise BadRequest("'input' holds no visible text", param="input", code="empty_input")
         if not has_speakable(text):
             raise BadRequest(
@@ -217,10 +220,13 @@ class SpeechFields:
                     param=f"{param}.text",
                 )
             audio = await self._audio(entry.get("audio"), f"{param}.audio")
-            references.append(ReferenceAudio(audio=audio, text=normalize_text(text)))
+            references.append(ReferenceAudio(audio=audio, text=normalize_text(text, param=f"{param}.text")))
         return references
 
     async def _audio(self, value: Any, param: str) -> NDArray[np.uint8]:
+        limit = int(self._settings.max_reference_mb * MIB)
+        if isinstance(value, bytes):  # JSON has none; a plugin's endpoint may
+            return _bounded(value, limit, param)
         if not isinstance(value, str) or not value:
             raise BadRequest(f"'{param}' must be base64, a data: URL or an http(s) URL", param=param)
         if value[:8].lower().startswith(("http://", "https://")):
@@ -229,7 +235,7 @@ class SpeechFields:
             head, _, value = value.partition(",")
             if not head.endswith(";base64"):
                 raise BadRequest(f"'{param}': a data: URL must be base64", param=param)
-        return decode_base64(value, int(self._settings.max_reference_mb * MIB), param)
+        return decode_base64(value, limit, param)
 
 
 def decode_base64(text: str, limit: int, param: str) -> NDArray[np.uint8]:
@@ -244,8 +250,14 @@ def decode_base64(text: str, limit: int, param: str) -> NDArray[np.uint8]:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise BadRequest(f"'{param}' is not valid base64", param=param) from None
+    return _bounded(data, limit, param)
+
+
+def _bounded(data: bytes, limit: int, param: str) -> NDArray[np.uint8]:
     if not data:
         raise BadRequest(f"'{param}' is empty", param=param)
+    if len(data) > limit:
+        raise BadRequest(f"'{param}' is larger than {limit / MIB:g} MiB", param=param)
     return np.frombuffer(data, np.uint8)
 
 

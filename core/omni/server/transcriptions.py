@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from omni.errors import BadRequest
 from omni.pipeline import Pipeline, RequestStream
 from omni.recipe import Transcription
-from omni.server.body import Share, read_json
+from omni.server.body import Share, read_body
 from omni.server.exchange import Exchange
 from omni.server.fields import decode_object
 from omni.server.responses import SSE_HEADERS, Answer, event
@@ -90,7 +90,7 @@ class TranscriptionEndpoint:
     ) -> tuple[Pipeline, TranscriptionPlan]:
         settings = self._runtime.settings
         limit = int(settings.max_json_mb * MIB)
-        raw = await read_json(scope, receive, limit, settings.body_seconds, share)
+        raw = await read_body(scope, receive, limit, settings.body_seconds, share)
         body = decode_object(raw) if len(raw) < MIB else await asyncio.to_thread(decode_object, raw)
         audio = await _input_audio(body.pop("input_audio", None), limit)
         model = body.get("model")
