@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -21,4 +22,6 @@ def faster_whisper() -> Any:
         import faster_whisper.vad
     except ImportError as error:
         raise MissingDependency(f"{error}: pip install faster-whisper==1.2.1") from error
+    # It would write two lines for every span.
+    logging.getLogger("faster_whisper").setLevel(logging.WARNING)
     return faster_whisper
