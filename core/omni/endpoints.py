@@ -13,6 +13,7 @@ In an implementation of the hook ``omni_routes``::
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -73,7 +74,8 @@ class Call:
 
     async def json(self) -> dict[str, Any]:
         """The body, a JSON object. Raises BadRequest for anything else."""
-        return decode_object(await self.read())
+        body = await self.read()
+        return decode_object(body) if len(body) < MIB else await asyncio.to_thread(decode_object, body)
 
     async def form(self) -> list[tuple[str, str | bytes]]:
         """The parts of a multipart body in their order: fields as text, files as bytes.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omni import Recipe, Speech, StageSpec, Weights, hookimpl
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from omni.service import Service
 
 _LICENSE = "Fish Audio Research License (non-commercial; commercial use needs a separate licence)"
 _TASK = Speech(
@@ -42,6 +47,7 @@ def omni_recipes() -> list[Recipe]:
                 access=f"The weights are under the {_LICENSE}; the repository asks you to accept it.",
             ),
             stages=_stages(),
+            samples="fish_s2pro.samples:samples",
             extra="fish",
         ),
         Recipe(
@@ -50,6 +56,18 @@ def omni_recipes() -> list[Recipe]:
             license="Apache-2.0 (no weights of the model)",
             task=_TASK,
             stages=_stages(ar={"random": "tiny"}, codec={"random_width": 0.125}),
+            samples="fish_s2pro.samples:samples",
             extra="fish",
         ),
     ]
+
+
+@hookimpl
+def omni_routes(router: APIRouter, service: Service) -> None:
+    """Fish's own API, where one of its recipes is served."""
+    own = [recipe.name for recipe in omni_recipes()]
+    served = [name for name in service.pipelines if name in own]
+    if served:
+        from fish_s2pro.api import add_routes
+
+        add_routes(router, service, served)

@@ -16,7 +16,12 @@ class SpeechParams(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1, description="Nucleus; 1 is off.")] = 0.8
     top_k: Annotated[int, Field(ge=0, le=4096, description="0 is off, 1 is greedy.")] = 30
     max_new_tokens: Annotated[
-        int, Field(ge=1, le=30_000, description="Frames at most, for each batch of text; 21.5 frames are a second.")
+        int,
+        Field(
+            ge=0,
+            le=30_000,
+            description="Frames at most, for each batch of text; 21.5 frames are a second. 0: as the context allows.",
+        ),
     ] = 1024
     chunk_length: Annotated[
         int, Field(ge=100, le=1000, description="Bytes of text that are spoken in one go; longer text is cut.")

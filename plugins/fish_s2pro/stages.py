@@ -23,6 +23,8 @@ from fish_s2pro.tokenizer import FishTokenizer
 from omni import AR, AROptions, BadRequest, Preprocess, SpeechRequest, Usage
 from omni.engines.base import Prompt, SamplingParams, StepOutput
 
+_SPEECH_ROOM = 2048
+"""Positions that a prompt leaves to its speech where the request sets no limit, as in the reference."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -111,16 +113,17 @@ class DualARStage(AR[Encoded, CodeFrames]):
         if state.frames:
             state.conversation.answer(np.stack(state.frames, axis=1))
             state.frames = []
-        room = self._model.max_positions - prepared.max_new_tokens
+        context = self._model.max_positions
+        room = context - (prepared.max_new_tokens or min(_SPEECH_ROOM, context // 2))
         if room <= 0:
             raise BadRequest(
-                f"'max_new_tokens' must leave room for the text in a context of {self._model.max_positions} positions",
+                f"'max_new_tokens' must leave room for the text in a context of {context} positions",
                 param="max_new_tokens",
             )
         prompt = state.conversation.ask(prepared.batches[state.next_batch], room)
         state.next_batch += 1
         params = SamplingParams(
-            max_new_tokens=prepared.max_new_tokens,
+            max_new_tokens=prepared.max_new_tokens or context - len(prompt.tokens),
             temperature=prepared.temperature,
             top_p=prepared.top_p,
             top_k=prepared.top_k,
