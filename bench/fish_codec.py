@@ -22,6 +22,8 @@ from fish_s2pro.codec.decoder import CodecDecoder
 from fish_s2pro.codec.loading import random_decoder, random_encoder
 from fish_s2pro.codec.streaming import StreamingDecoder
 
+_STEPS = 8
+
 Case = Callable[[], int]
 """Runs once; gives the number of frames that it made."""
 
@@ -33,16 +35,15 @@ def random_codes(config: CodecConfig, frames: int) -> torch.Tensor:
 
 
 def streaming(decoder: CodecDecoder, codes: torch.Tensor, chunk: int, streams: int) -> tuple[Case, StreamingDecoder]:
-    """One step of ``streams`` streams that are already older than the attention window."""
+    """Streams that never end, eight steps a round."""
     stream = StreamingDecoder(decoder, streams=streams, max_frames=8, max_batch=streams)
     places = [stream.open() for _ in range(streams)]
-    for _ in range(2):
-        stream.step([(place, codes[:, :chunk]) for place in places])
+    job = [(place, codes[:, :chunk]) for place in places]
 
     def run() -> int:
-        samples = stream.step([(place, codes[:, :chunk]) for place in places])
-        assert len(samples) == streams
-        return chunk * streams
+        for _ in range(_STEPS):
+            stream.step(job)
+        return chunk * streams * _STEPS
 
     return run, stream
 

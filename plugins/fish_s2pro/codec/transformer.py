@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fish_s2pro.codec.config import TransformerConfig
-from fish_s2pro.codec.linear import Linear
 from fish_s2pro.codec.state import Step
 from fish_s2pro.codec.weights import WeightSource
+from omni.engines.torch import linear
 
 
 class Rope:
@@ -79,29 +79,29 @@ class _Layer:
         self.head_dim = head_dim
         self.attention_norm = weights.take(f"{prefix}.attention_norm.weight", dim)
         self.ffn_norm = weights.take(f"{prefix}.ffn_norm.weight", dim)
-        self.wqkv = Linear(weights.take(f"{prefix}.attention.wqkv.weight", 3 * dim, dim))
-        self.wo = Linear(_scaled(weights, f"{prefix}.attention.wo", f"{prefix}.attention_layer_scale", dim, dim))
+        self.wqkv = weights.take(f"{prefix}.attention.wqkv.weight", 3 * dim, dim)
+        self.wo = _scaled(weights, f"{prefix}.attention.wo", f"{prefix}.attention_layer_scale", dim, dim)
         gate_and_up = [weights.take(f"{prefix}.feed_forward.{w}.weight", hidden, dim) for w in ("w1", "w3")]
-        self.w13 = Linear(torch.cat(gate_and_up))
-        self.w2 = Linear(_scaled(weights, f"{prefix}.feed_forward.w2", f"{prefix}.ffn_layer_scale", dim, hidden))
+        self.w13 = torch.cat(gate_and_up)
+        self.w2 = _scaled(weights, f"{prefix}.feed_forward.w2", f"{prefix}.ffn_layer_scale", dim, hidden)
 
     def __call__(self, x: Tensor, step: Step, view: _View) -> Tensor:
-        """``(batch, time, dim)`` to the same."""
-        width = x.shape[2:]
+        """``(batch * time, dim)`` to the same."""
+        width = x.shape[1:]
         x = self._attend(F.rms_norm(x, width, self.attention_norm, self.eps), step, view).add_(x)
-        gate, up = self.w13(F.rms_norm(x, width, self.ffn_norm, self.eps)).chunk(2, dim=2)
-        return self.w2(F.silu(gate).mul_(up)).add_(x)
+        gate, up = linear(F.rms_norm(x, width, self.ffn_norm, self.eps), self.w13).chunk(2, dim=1)
+        return linear(F.silu(gate).mul_(up), self.w2).add_(x)
 
     def _attend(self, y: Tensor, step: Step, view: _View) -> Tensor:
-        batch, time, dim = y.shape
-        pairs = self.wqkv(y).float().view(batch, time, 3, -1, self.head_dim // 2, 2)
+        batch, time = view.places.shape
+        pairs = linear(y, self.wqkv).float().view(batch, time, 3, -1, self.head_dim // 2, 2)
         turned = torch.view_as_real(torch.view_as_complex(pairs) * view.rotations)
         qkv = turned.view(batch, time, 3, -1, self.head_dim).to(y.dtype)
         ring = step.state.buffer(self, view.ring, 2, *qkv.shape[3:])
         ring[step.index[:, None], view.places] = qkv[:, :, 1:]
         keys, values = ring[step.rows].transpose(1, 3).unbind(2)
         heads = F.scaled_dot_product_attention(qkv[:, :, 0].transpose(1, 2), keys, values, attn_mask=view.mask)
-        return self.wo(heads.transpose(1, 2).reshape(batch, time, dim))
+        return linear(heads.transpose(1, 2).reshape(y.shape), self.wo)
 
 
 class WindowedTransformer:
@@ -155,6 +155,7 @@ class WindowedTransformer:
         ring = self.window - 1 + step.state.max_frames * self.rate
         view = _View(self.rope, self.window, ring, step.seen * self.rate, x.shape[-1])
         y = x.transpose(1, 2)
+        rows = y.reshape(-1, y.shape[2])
         for layer in self.layers:
-            y = layer(y, step, view)
-        return F.rms_norm(y, (y.shape[-1],), self.norm, self.eps).transpose(1, 2)
+            rows = layer(rows, step, view)
+        return F.rms_norm(rows, rows.shape[1:], self.norm, self.eps).view(y.shape).transpose(1, 2)
