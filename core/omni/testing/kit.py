@@ -7,9 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
+from unittest.mock import patch
 
 import msgspec
 
+from omni import pipeline as pipelines
 from omni.config import RecipeConfig, configure
 from omni.errors import OmniError
 from omni.loading import check as check_recipe
@@ -102,19 +104,27 @@ class Kit:
         if task:
             recipe = recipe.model_copy(update={"task": recipe.task.model_copy(update=dict(task))})
         config = RecipeConfig(recipe, dict(self._config.settings))
-        for path, value in (sets or {}).items():
+        # The kit sends many requests at once; the limit on them is one check's matter.
+        enough = max(config.limits().max_requests, 64)
+        for path, value in {"limits.max_requests": enough, **(sets or {})}.items():
             config.set(path, value, "conformance")
         return config
 
     async def pipeline(
-        self, sets: Mapping[str, Any] | None = None, task: Mapping[str, Any] | None = None, *, anew: bool = False
+        self,
+        sets: Mapping[str, Any] | None = None,
+        task: Mapping[str, Any] | None = None,
+        *,
+        anew: bool = False,
+        edges: int | None = None,
     ) -> Pipeline:
         """The recipe loaded in a variant; what was loaded otherwise is closed first. ``anew`` loads again in any
-        case."""
-        variant = repr((sorted((sets or {}).items()), sorted((task or {}).items())))
+        case; ``edges``: how many items edges hold, where their consumers need no more."""
+        variant = repr((sorted((sets or {}).items()), sorted((task or {}).items()), edges))
         if self._pipeline is None or variant != self._variant or anew:
             await self.close()
-            self._pipeline = await Pipeline.load(self.config(sets, task), self.plugins)
+            with patch.object(pipelines, "EDGE_CAPACITY", edges or pipelines.EDGE_CAPACITY):
+                self._pipeline = await Pipeline.load(self.config(sets, task), self.plugins)
             self._variant = variant
         return self._pipeline
 

@@ -36,6 +36,7 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (Samples(REQUESTS, skip={"no_such_check": "it is not there"}), "no_such_check"),
         (Samples(REQUESTS, exempt={"no_such_field": "it is not there"}), "no_such_field"),
         (Samples(REQUESTS, exempt={"pitch": "no"}), "no reason"),
+        (Samples(CLIPS), "this recipe takes SpeechRequest"),
     ],
     "stages_stream_as_declared": [
         (tts(sing=broken_tts.AllAtOnce), "'sing' is declared with stream=True"),
@@ -72,6 +73,11 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (tts(split=broken_tts.NoPitch), "'pitch' has no effect"),
         (tts(split=broken_tts.FixedSeed), "'seed' has no effect"),
         (tts(split=broken_tts.OneVoice), "'voice' has no effect"),
+        (
+            tts(split=broken_tts.TwoVoicesOfThree, task={"voices": ("low", "high", "higher")}),
+            "'high' and 'higher' are the",
+        ),
+        (tts(split=broken_tts.SlowIsFast), "sounds no longer than"),
         (tts(split=broken_tts.HighPitchFails), "a legal request failed"),
         (tts(speak=broken_tts.Unseeded), "differ by themselves"),
         (asr(recognise=broken_asr.NoShift), "'shift' has no effect"),
@@ -98,7 +104,7 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (tts(speak=broken_tts.InPlace), "read-only"),
     ],
     "cancel_frees_slots": [
-        ((tts(split=broken_tts.Stubborn), Samples(REQUESTS[:2])), "there is still work"),
+        ((tts(split=broken_tts.Stubborn), Samples(REQUESTS[:2], cancel_seconds=0.3)), "there is still work"),
         ((broken_tts.on("deaf", tts()), Samples(REQUESTS[:2], cancel_seconds=0.1)), "there is still work"),
         (broken_tts.on("keeps-pages", tts(), kv_tokens=10_000_000), "KV cache"),
     ],

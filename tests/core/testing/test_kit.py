@@ -13,6 +13,7 @@ import toy_tts
 from omni.errors import ConfigError
 from omni.plugins import Plugins
 from omni.testing import Samples
+from omni.testing.checks import CHECKS
 from omni.testing.checks.hygiene import listing_is_light
 from omni.testing.kit import ConformanceFailure, Kit
 from omni.testing.samples import samples_of
@@ -126,3 +127,10 @@ def test_built_in_samples_clone_only_where_there_is_no_voice() -> None:
     cloned = samples_of(toy_tts.recipe(task={"voices": ()}))
     assert isinstance(cloned, Samples)
     assert cloned.requests[0].references  # type: ignore[union-attr]
+
+
+def test_the_documentation_lists_every_check() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "conformance.md").read_text()
+    table = page.partition("## What each check proves")[2].partition("## Samples")[0]
+    listed = [line.split("`")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert listed == [check.name for check in CHECKS]

@@ -62,6 +62,17 @@ class OneVoice(Split):
         return super().sentence(text, msgspec.structs.replace(request, voice="low"), params)
 
 
+class TwoVoicesOfThree(Split):
+    def sentence(self, text: str, request: SpeechRequest, params: Params) -> Sentence:
+        voice = request.voice.removesuffix("er")
+        return super().sentence(text, msgspec.structs.replace(request, voice=voice), params)
+
+
+class SlowIsFast(Split):
+    def sentence(self, text: str, request: SpeechRequest, params: Params) -> Sentence:
+        return super().sentence(text, msgspec.structs.replace(request, speed=1 / request.speed), params)
+
+
 class NoPitch(Split):
     def sentence(self, text: str, request: SpeechRequest, params: Params) -> Sentence:
         return super().sentence(text, request, params.model_copy(update={"pitch": 1.0}))
@@ -86,7 +97,7 @@ class Stubborn(Split):
 
     def process(self, request: SpeechRequest) -> Iterator[Sentence]:
         for sentence in list(super().process(request)):
-            time.sleep(1.2)
+            time.sleep(0.6)
             yield sentence
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from omni.loading import check as check_recipe
+from omni.loading import request_type
 from omni.plugins import params_model
 from omni.stages import Encoder, Preprocess
 from omni.testing.checks.base import check
@@ -53,6 +54,10 @@ async def recipe_is_complete(kit: Kit) -> None:
     model = params_model(recipe)
     if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
         fail(f"task.params {recipe.task.params!r} is no pydantic model")
+    wanted = request_type(recipe)
+    for request in (*kit.samples.requests, *kit.samples.refused):
+        if not isinstance(request, wanted):
+            fail(f"the samples hold a {type(request).__name__}; this recipe takes {wanted.__name__}")
     fields = declared_fields(recipe)
     for what, names, known in (
         ("skip", kit.samples.skip, [c.name for c in CHECKS]),

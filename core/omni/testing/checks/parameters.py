@@ -50,6 +50,8 @@ async def _has_effect(kit: Kit, name: str, effect: Effect) -> None:
         outputs.append(await kit.output(base))
     if all(kit.difference(outputs[0], output) is None for output in outputs[1:]):
         fail(f"parameter {name!r} has no effect: {list(effect.values)} give the same output ({shown(base)})")
+    if name == "speed" and outputs[0].audible_seconds() <= outputs[-1].audible_seconds():
+        fail(f"speed {effect.values[0]} sounds no longer than speed {effect.values[-1]} ({shown(base)})")
     if name != "voice":
         return
     for i, output in enumerate(outputs):

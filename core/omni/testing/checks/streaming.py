@@ -11,7 +11,8 @@ from omni.pipeline import Pipeline, RequestStream
 from omni.recipe import Speech
 from omni.stages import Decoder
 from omni.testing.checks.base import check, turns
-from omni.testing.kit import Kit, NotApplicable, fail
+from omni.testing.clips import long_request
+from omni.testing.kit import Kit, NotApplicable, fail, shown
 from omni.testing.outcome import difference
 
 WHOLE = 4096
@@ -31,21 +32,24 @@ async def streamed_equals_whole(kit: Kit) -> None:
     decoders = [stage.spec.name for stage in check_recipe(kit.config()) if issubclass(stage.cls, Decoder)]
     if not decoders:
         raise NotApplicable("the recipe has no decoder, so nothing cuts its output into chunks")
-    alone = await kit.outputs()
+    await kit.outputs()
+    requests = [*kit.requests[:2], long_request(kit.requests, kit.samples.long_seconds)]
+    alone = [await kit.output(request) for request in requests]
     tolerance = max(kit.tolerance, kit.recipe.task.stream_tolerance)
     for chunks in CHUNKS:
         sets = {f"{name}.{option}": value for name in decoders for option, value in chunks.items()}
         pipeline = await kit.pipeline(sets)
-        for i, request in enumerate(kit.requests[:3]):
-            outcome = await kit.outcome(request, pipeline)
+        for i, outcome in enumerate(await kit.outcomes(requests, pipeline)):
             if (what := difference(outcome, alone[i], tolerance, kit.samples.time_tolerance)) is not None:
-                fail(f"with {', '.join(f'{k}={v}' for k, v in sets.items())}, sample {i} gave {what}")
+                fail(f"with {', '.join(f'{k}={v}' for k, v in sets.items())}, {shown(requests[i])} gave {what}")
 
 
-@check("a slow reader gets the same as a fast one")
+@check("a slow reader gets the same as a fast one, also where every edge is full after one item")
 async def slow_readers_get_the_same(kit: Kit) -> None:
-    alone = await kit.outputs()
-    pipeline = await kit.pipeline()
+    await kit.outputs()
+    requests = [*kit.requests[:2], long_request(kit.requests, kit.samples.long_seconds)]
+    alone = [await kit.output(request) for request in requests]
+    pipeline = await kit.pipeline(edges=1)
 
     async def until_stuck(pipeline: Pipeline, taken: int) -> None:
         """Take the next item only when every stage has run into back-pressure or come to its end."""
@@ -53,13 +57,12 @@ async def slow_readers_get_the_same(kit: Kit) -> None:
             await asyncio.sleep(0.001)
         await turns(3)
 
-    requests = list(kit.requests[:3])
     streams = [pipeline.submit(request) for request in requests]
     await until_stuck(pipeline, 0)
     outcomes = [await kit.collect(pipeline, stream, until_stuck) for stream in streams]
     for i, outcome in enumerate(outcomes):
         if (what := kit.difference(outcome, alone[i])) is not None:
-            fail(f"read slowly, sample {i} gave {what}: is an array reused after it was handed out?")
+            fail(f"read slowly, {shown(requests[i])} gave {what}: is an array reused after it was handed out?")
 
 
 @check("requests that run at the same time, some of them cancelled, give what each gives alone")
