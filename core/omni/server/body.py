@@ -71,7 +71,7 @@ def check_length(scope: Scope, limit: int, what: str) -> None:
 
 
 def too_large(limit: int, what: str) -> TooLarge:
-    return TooLarge(f"{what} may have at most {limit / MIB:g} MiB")
+    return TooLarge(f"{what} may have at most {round(limit / MIB, 2):g} MiB")
 
 
 async def chunks(receive: Receive, pause: float) -> AsyncIterator[bytes]:

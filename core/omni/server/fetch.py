@@ -108,7 +108,7 @@ async def _read(response: httpx.Response, limit: int, param: str) -> NDArray[np.
     async for chunk in response.aiter_raw():
         body += chunk
         if len(body) > limit:
-            raise BadRequest(f"{param!r}: the file is larger than {limit / MIB:g} MiB", param=param)
+            raise BadRequest(f"{param!r}: the file is larger than {round(limit / MIB, 2):g} MiB", param=param)
     return np.frombuffer(body, np.uint8)
 
 

@@ -153,7 +153,7 @@ class Parameters:
             return {}
         try:
             if text:
-                parsed = self.model.model_validate_strings(dict(values))
+                parsed = self.model.model_validate(dict(values), strict=False)
             else:
                 # As JSON, for its strictness: no "1.0" and no true for a number, yet a list for a tuple.
                 parsed = self.model.model_validate_json(msgspec.json.encode(values), strict=True)

@@ -245,7 +245,7 @@ def decode_base64(text: str, limit: int, param: str) -> NDArray[np.uint8]:
         BadRequest: not base64, nothing, or too much.
     """
     if len(text) > 4 * (limit // 3 + 1):
-        raise BadRequest(f"'{param}' is larger than {limit / MIB:g} MiB", param=param)
+        raise BadRequest(f"'{param}' is larger than {round(limit / MIB, 2):g} MiB", param=param)
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -257,7 +257,7 @@ def _bounded(data: bytes, limit: int, param: str) -> NDArray[np.uint8]:
     if not data:
         raise BadRequest(f"'{param}' is empty", param=param)
     if len(data) > limit:
-        raise BadRequest(f"'{param}' is larger than {limit / MIB:g} MiB", param=param)
+        raise BadRequest(f"'{param}' is larger than {round(limit / MIB, 2):g} MiB", param=param)
     return np.frombuffer(data, np.uint8)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -35,12 +36,18 @@ from omni import (
 )
 
 WORD_SECONDS = 0.1
+GATE = threading.Event()
+"""What the hearing of ``BLOCKED`` waits for."""
 
 
 class ToneParams(BaseModel):
     pitch: Annotated[float, Field(ge=0.5, le=2)] = 1.0
     overtones: Annotated[int, Field(ge=0, le=4)] = 0
     shout: bool = False
+
+
+class ClashingParams(BaseModel):
+    speed: float = 1.0
 
 
 class HearParams(BaseModel):
@@ -62,9 +69,9 @@ class Words(Preprocess[SpeechRequest, Spoken]):
             raise BadRequest("this text is refused", param="input")
         if item.text == "NOTHING":
             return
-        if item.text == "FOREVER":
+        if item.text in ("FOREVER", "FLOOD"):
             while True:
-                time.sleep(0.005)  # the work of a word
+                time.sleep(0.005 if item.text == "FOREVER" else 0)  # the work of a word
                 yield Spoken(word="on", request=item)
         for word in item.text.split():
             yield Spoken(word=word, request=item)
@@ -106,8 +113,8 @@ class Hear(Preprocess[TranscriptionRequest, Heard]):
         head = bytes(item.audio[:7])
         if head == b"CORRUPT":
             raise BadRequest("the audio is damaged", param="file")
-        if head == b"FOREVER":
-            time.sleep(0.3)  # the work of a window
+        if head == b"BLOCKED":
+            GATE.wait(20)
         report = {
             "bytes": len(item.audio),
             "crc": zlib.crc32(item.audio),
