@@ -10,6 +10,7 @@ import torch
 from omni.engines.torch import BlockDims, DecoderLayer, DepthTransformer, KVShape, Rope, linear
 from omni.engines.torch.attention import SdpaAttention, Segment
 from omni.engines.torch.graphs import bucket
+from omni.engines.torch.layers import rms_norm
 from omni.engines.torch.runner import spans
 
 CPU = torch.device("cpu")
@@ -33,6 +34,18 @@ def test_linear(rows: int, outputs: int, bias: bool, dtype: torch.dtype) -> None
     assert found.is_contiguous()
     tolerance = 1e-4 if dtype == torch.float32 else 0.5
     torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=1e-2)
+
+
+@pytest.mark.parametrize("shape", [(1, 96), (5, 96), (3, 4, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = (torch.randn(shape, generator=gen(0)) * 3).to(dtype)
+    gain = torch.randn(shape[-1], generator=gen(1)).to(dtype)
+    expected = x.double() / (x.double().square().mean(-1, keepdim=True) + 0.01).sqrt() * gain.double()
+    found = rms_norm(x, gain, 0.01)
+    assert found.dtype == dtype
+    tolerance = 1e-6 if dtype == torch.float32 else 0.02
+    torch.testing.assert_close(found.double(), expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("interleaved", [True, False])
