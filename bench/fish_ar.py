@@ -165,7 +165,7 @@ def decode(
 
 def frame_weights(model: DualAR) -> tuple[list[Tensor], list[Tensor]]:
     """Matrices read once per frame, and those read once per pass of the fast AR."""
-    slow = [w for layer in model.layers for w in (layer.wqkv, layer.wo, layer.w13, layer.w2)]
+    slow = [w for layer in model.stack.layers for w in (layer.wqkv, layer.wo, layer.w13, layer.w2)]
     fast = [w for layer in model.depth.layers for w in (layer.wqkv, layer.wo, layer.w13, layer.w2)]
     return [*slow, model.head], [*fast, model.fast_head]
 

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
 
-from omni.engines.torch import BlockDims
+from omni.engines.torch import BlockDims, StackDims
 from omni.errors import WeightsError
 
 
@@ -64,6 +65,10 @@ class FishConfig(_Section):
     semantic_end: int = Field(alias="semantic_end_token_id")
     """The last semantic id."""
 
+    def is_frame(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Which of the tokens are audio frames."""
+        return (tokens >= self.semantic_begin) & (tokens <= self.semantic_end)
+
     @property
     def codebooks(self) -> int:
         return self.depth.num_codebooks
@@ -87,6 +92,12 @@ class FishConfig(_Section):
             qkv_bias=t.attention_qkv_bias,
             o_bias=t.attention_o_bias,
         )
+
+    @property
+    def stack(self) -> StackDims:
+        """The slow AR; its rotary table is rounded to bfloat16, as in the reference."""
+        t = self.text
+        return StackDims(self.slow, t.n_layer, t.max_seq_len, t.rope_base, rope_rounding=torch.bfloat16)
 
     @property
     def fast(self) -> BlockDims:

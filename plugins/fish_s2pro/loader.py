@@ -11,7 +11,7 @@ from torch import Tensor
 from fish_s2pro.config import FishConfig, load_config
 from fish_s2pro.model import DualAR
 from fish_s2pro.tokenizer import FishTokenizer
-from omni.engines.torch import Checkpoint, DecoderLayer
+from omni.engines.torch import Checkpoint, DecoderLayer, LayerStack, StackFactory
 from omni.errors import WeightsError
 
 _SLOW, _FAST = "text_model.model", "audio_decoder"
@@ -42,8 +42,9 @@ def _layer(prefix: str, layer: DecoderLayer, checkpoint: Checkpoint) -> Iterator
 
 
 def _targets(model: DualAR, checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
+    """All but the layers of the slow AR."""
     yield f"{_SLOW}.embeddings.weight", model.embeddings
-    yield f"{_SLOW}.norm.weight", model.norm
+    yield f"{_SLOW}.norm.weight", model.stack.norm
     yield f"{_FAST}.codebook_embeddings.weight", model.code_embeddings
     yield f"{_FAST}.embeddings.weight", model.fast_embeddings
     yield f"{_FAST}.norm.weight", model.depth.norm
@@ -51,10 +52,13 @@ def _targets(model: DualAR, checkpoint: Checkpoint) -> Iterator[tuple[str, Tenso
     if model.project is not None and model.project_bias is not None:
         yield f"{_FAST}.project_in.weight", model.project
         yield f"{_FAST}.project_in.bias", model.project_bias
-    for prefix, layers in ((_SLOW, model.layers), (_FAST, model.depth.layers)):
-        for index, layer in enumerate(layers):
-            assert isinstance(layer, DecoderLayer)
-            yield from _layer(f"{prefix}.layers.{index}", layer, checkpoint)
+    for index, layer in enumerate(model.depth.layers):
+        assert isinstance(layer, DecoderLayer)
+        yield from _layer(f"{_FAST}.layers.{index}", layer, checkpoint)
+
+
+def _slow_layer(index: int, layer: DecoderLayer, checkpoint: Checkpoint) -> Iterator[tuple[str, Tensor]]:
+    return _layer(f"{_SLOW}.layers.{index}", layer, checkpoint)
 
 
 def with_tokenizer(config: FishConfig, tokenizer: FishTokenizer) -> FishConfig:
@@ -73,17 +77,29 @@ def with_tokenizer(config: FishConfig, tokenizer: FishTokenizer) -> FishConfig:
     return config.model_copy(update=ids)
 
 
-def load_ar(folder: Path, *, device: torch.device, dtype: torch.dtype) -> tuple[DualAR, FishTokenizer]:
+def open_folder(folder: Path) -> tuple[FishConfig, FishTokenizer]:
+    """Sizes and tokenizer. Raises :class:`WeightsError`."""
+    tokenizer = FishTokenizer.load(folder)
+    return with_tokenizer(load_config(folder), tokenizer), tokenizer
+
+
+def load_ar(
+    folder: Path, *, device: torch.device, dtype: torch.dtype, make_stack: StackFactory = LayerStack
+) -> tuple[DualAR, FishTokenizer]:
     """The model and its tokenizer.
 
     Raises:
         WeightsError: a file or a tensor is missing, or a shape differs from ``config.json``; the message names it.
     """
-    tokenizer = FishTokenizer.load(folder)
-    config = with_tokenizer(load_config(folder), tokenizer)
+    config, tokenizer = open_folder(folder)
     checkpoint = Checkpoint(folder)
-    model = DualAR(config, device=device, dtype=dtype)
-    checkpoint.fill(dict(_targets(model, checkpoint)))
+    model = DualAR(config, device=device, dtype=dtype, make_stack=make_stack)
+    targets = dict(_targets(model, checkpoint))
+    template = config.stack.template()
+    slow = (_slow_layer(index, template, checkpoint) for index in range(config.stack.layers))
+    checkpoint.require([*targets, *(name for layer in slow for name, _ in layer)])
+    checkpoint.fill(targets)
+    model.stack.fill(lambda index, layer: checkpoint.fill(dict(_slow_layer(index, layer, checkpoint))))
     if config.text.tie_word_embeddings:
         model.cut_head()
     else:
@@ -93,8 +109,15 @@ def load_ar(folder: Path, *, device: torch.device, dtype: torch.dtype) -> tuple[
     return model, tokenizer
 
 
-def random_ar(config: FishConfig, seed: int, *, device: torch.device, dtype: torch.dtype) -> DualAR:
+def random_ar(
+    config: FishConfig,
+    seed: int,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    make_stack: StackFactory = LayerStack,
+) -> DualAR:
     """A model of the given sizes whose weights mean nothing: for benchmarks, and to try an API without weights."""
-    model = DualAR(config, device=device, dtype=dtype)
+    model = DualAR(config, device=device, dtype=dtype, make_stack=make_stack)
     model.randomise(seed)
     return model

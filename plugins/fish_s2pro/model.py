@@ -15,9 +15,10 @@ from omni.engines.torch import (
     Attend,
     DecoderLayer,
     DepthTransformer,
-    KVShape,
+    LayerStack,
     PromptSlice,
     Rope,
+    StackFactory,
     Step,
     StepResult,
     linear,
@@ -35,20 +36,42 @@ class DualState:
     window: Tensor
 
 
+def check_prompt(config: FishConfig, prompt: Prompt, params: SamplingParams) -> None:
+    """Raise :class:`BadRequest` for ids and codes out of range, and for parameters that have no meaning here."""
+    tokens = torch.as_tensor(prompt.tokens)
+    if not (int(tokens.min()) >= 0 and int(tokens.max()) < config.text.vocab_size):
+        raise BadRequest(f"token ids must be 0 to {config.text.vocab_size - 1}", param="prompt")
+    if prompt.codes is not None:
+        codes = torch.as_tensor(prompt.codes)[:, config.is_frame(tokens)]
+        if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) < config.codebook_size):
+            raise BadRequest(f"codes must be 0 to {config.codebook_size - 1}", param="codes")
+    if params.repetition_penalty != 1.0:
+        raise BadRequest("this model has no repetition penalty", param="repetition_penalty")
+    if params.extra:
+        raise BadRequest(f"unknown parameter {next(iter(params.extra))}", param=next(iter(params.extra)))
+
+
 class DualAR(nn.Module):
     """Slow AR with a head cut to the rows that can be sampled, fast AR over the codebooks of a frame.
 
     See :class:`omni.engines.torch.TorchARModel`. Weights are uninitialised until :func:`fish_s2pro.loader.load_ar`
-    or :meth:`randomise` fills them.
+    or :meth:`randomise` fills them. ``make_stack`` makes the layers of the slow AR.
     """
 
-    def __init__(self, config: FishConfig, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        config: FishConfig,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        make_stack: StackFactory = LayerStack,
+    ) -> None:
         super().__init__()
         self.config = config
         self.device, self.dtype = device, dtype
         slow, fast = config.slow, config.fast
         self.width = slow.dim
-        self.kv = KVShape(config.text.n_layer, slow.kv_heads, slow.head_dim)
+        self.kv = config.stack.kv
         self.codebooks = config.codebooks
         self.max_positions = config.text.max_seq_len
         self._semantic = config.semantic_end - config.semantic_begin + 1
@@ -58,9 +81,7 @@ class DualAR(nn.Module):
 
         self.embeddings = make(config.text.vocab_size, slow.dim)
         self.code_embeddings = make(config.codebooks * config.codebook_size, slow.dim)
-        self.layers = nn.ModuleList(DecoderLayer(slow, device=device, dtype=dtype) for _ in range(config.text.n_layer))
-        self._stack = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
-        self.norm = make(slow.dim)
+        self.stack = make_stack(config.stack, device=device, dtype=dtype)
         # Sampled are semantic tokens and the end token; zero rows fill up to a size the kernels like.
         rows = -(-(self._semantic + 1) // _HEAD_MULTIPLE) * _HEAD_MULTIPLE
         self.head = make(rows, slow.dim)
@@ -68,16 +89,10 @@ class DualAR(nn.Module):
         self.project_bias = make(fast.dim) if fast.dim != slow.dim else None
         self.fast_embeddings = make(config.codebook_size, fast.dim)
         self.fast_head = make(config.codebook_size, fast.dim)
-
-        def rope(head_dim: int, length: int) -> Rope:
-            base = config.text.rope_base
-            return Rope(head_dim, base, length, device=device, rounding=torch.bfloat16)
-
-        self.rope = rope(slow.head_dim, self.max_positions)
         self.depth = DepthTransformer(
             [DecoderLayer(fast, device=device, dtype=dtype) for _ in range(config.depth.n_layer)],
             make(fast.dim),
-            rope(fast.head_dim, config.codebooks),
+            Rope(fast.head_dim, config.text.rope_base, config.codebooks, device=device, rounding=torch.bfloat16),
         )
         semantic = torch.arange(config.semantic_begin, config.semantic_end + 1)
         self.legal = torch.cat((semantic, torch.tensor([config.end_id]))).to(device)
@@ -92,11 +107,18 @@ class DualAR(nn.Module):
     def randomise(self, seed: int) -> None:
         """Random weights of a scale at which a deep model neither dies nor explodes."""
         generator = torch.Generator(self.device).manual_seed(seed)
-        for parameter in self.parameters():
-            if parameter.dim() == 1:
-                parameter.fill_(1.0)
-            else:
-                parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
+
+        def draw(*parameters: nn.Parameter) -> None:
+            for parameter in parameters:
+                if parameter.dim() == 1:
+                    parameter.fill_(1.0)
+                else:
+                    parameter.normal_(0.0, parameter.shape[1] ** -0.5, generator=generator)
+
+        # In an order that does not depend on what the stack is made of.
+        draw(*(p for name, p in self.named_parameters() if not name.startswith("stack.")))
+        self.stack.norm.fill_(1.0)
+        self.stack.fill(lambda _, layer: draw(*layer.parameters()))
         if self.project_bias is not None:
             self.project_bias.zero_()
         self.cut_head()
@@ -104,26 +126,12 @@ class DualAR(nn.Module):
     # The engine's protocol ----------------------------------------------------------------------------------
 
     def check(self, prompt: Prompt, params: SamplingParams) -> None:
-        c = self.config
-        tokens = torch.as_tensor(prompt.tokens)
-        if not (int(tokens.min()) >= 0 and int(tokens.max()) < c.text.vocab_size):
-            raise BadRequest(f"token ids must be 0 to {c.text.vocab_size - 1}", param="prompt")
-        if prompt.codes is not None:
-            codes = torch.as_tensor(prompt.codes)[:, self._is_frame(tokens)]
-            if codes.numel() and not (int(codes.min()) >= 0 and int(codes.max()) < c.codebook_size):
-                raise BadRequest(f"codes must be 0 to {c.codebook_size - 1}", param="codes")
-        if params.repetition_penalty != 1.0:
-            raise BadRequest("this model has no repetition penalty", param="repetition_penalty")
-        if params.extra:
-            raise BadRequest(f"unknown parameter {next(iter(params.extra))}", param=next(iter(params.extra)))
-
-    def _is_frame(self, tokens: Tensor) -> Tensor:
-        return (tokens >= self.config.semantic_begin) & (tokens <= self.config.semantic_end)
+        check_prompt(self.config, prompt, params)
 
     def _embed(self, tokens: Tensor, codes: Tensor) -> Tensor:
         """``tokens`` ``(n,)`` and ``codes`` ``(codebooks, n)`` to ``(n, dim)``: a frame is the scaled sum of its token
         and all its codes, a text token is itself, whatever its codes say."""
-        frame = self._is_frame(tokens)
+        frame = self.config.is_frame(tokens)
         rows = codes.t() * frame.unsqueeze(1) + self._offsets
         x = self.embeddings[tokens]
         total = (x + self.code_embeddings[rows].sum(1)) / math.sqrt(self.codebooks + 1)
@@ -134,10 +142,7 @@ class DualAR(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """Normed hidden states: what both the head and the fast AR take."""
-        factors = self.rope.at(positions)
-        for index, layer in enumerate(self._stack):
-            x = layer(x, self.rope, factors, lambda q, k, v, i=index: attend(i, q, k, v))
-        return self._stack[0].norm(x, self.norm)
+        return self.stack(x, positions, attend)
 
     def new_state(self, rows: int) -> DualState:
         return DualState(torch.zeros(rows, RAS_WINDOW, dtype=torch.int64, device=self.device))

@@ -12,20 +12,19 @@ from pydantic import Field
 
 from fish_s2pro.codec.config import CodecConfig, read_config
 from fish_s2pro.codec.loading import device_of, weights_folder
-from fish_s2pro.loader import load_ar, random_ar
 from fish_s2pro.messages import CodeFrames, Encoded, Part, Prepared
 from fish_s2pro.model import DualAR
 from fish_s2pro.params import SpeechParams
 from fish_s2pro.prompts import Conversation, Reference, batch_texts
 from fish_s2pro.reference import load_reference
-from fish_s2pro.sizes import SIZES, SizeName
-from fish_s2pro.tokenizer import FishTokenizer
+from fish_s2pro.sizes import SizeName
+from fish_s2pro.source import DualARSource
 from omni import AR, AROptions, BadRequest, Preprocess, SpeechRequest, Usage
 from omni.engines.base import Prompt, SamplingParams, StepOutput
+from omni.engines.torch import LayerStack
 
 _SPEECH_ROOM = 2048
 """Positions that a prompt leaves to its speech where the request sets no limit, as in the reference."""
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Prepare(Preprocess[SpeechRequest, Part]):
@@ -89,31 +88,34 @@ class DualARStage(AR[Encoded, CodeFrames]):
         options = self.options
         device = device_of(options.device)
         on_cuda = device.type == "cuda"
-        name = ("bfloat16" if on_cuda else "float32") if options.dtype == "auto" else options.dtype
-        if options.random is not None:
-            config, tokenizer = SIZES[options.random].build()
-            self._model = random_ar(config, options.random_seed, device=device, dtype=_DTYPES[name])
-            self._tokenizer: FishTokenizer = tokenizer
-        else:
-            folder = weights_folder(self.context)
-            self._model, self._tokenizer = load_ar(folder, device=device, dtype=_DTYPES[name])
+        self._source = DualARSource(
+            device=str(device),
+            dtype=("bfloat16" if on_cuda else "float32") if options.dtype == "auto" else options.dtype,
+            folder=None if options.random is not None else str(weights_folder(self.context)),
+            random=options.random,
+            random_seed=options.random_seed,
+        )
+        self._config, self._tokenizer = self._source.open()
 
     def model(self) -> DualAR:
-        return self._model
+        return self._source.build(LayerStack, device=torch.device(self._source.device))
+
+    def source(self) -> DualARSource:
+        return self._source
 
     def open(self, item: Encoded) -> Speaking:
         references = [
             Reference(text, codes.astype(np.int64))
             for text, codes in zip(item.prepared.reference_texts, item.codes, strict=True)
         ]
-        return Speaking(item.prepared, Conversation(self._tokenizer, self._model.codebooks, references))
+        return Speaking(item.prepared, Conversation(self._tokenizer, self._config.codebooks, references))
 
     def prompt(self, state: Speaking) -> tuple[Prompt, SamplingParams]:
         prepared = state.prepared
         if state.frames:
             state.conversation.answer(np.stack(state.frames, axis=1))
             state.frames = []
-        context = self._model.max_positions
+        context = self._config.text.max_seq_len
         room = context - (prepared.max_new_tokens or min(_SPEECH_ROOM, context // 2))
         if room <= 0:
             raise BadRequest(
@@ -139,7 +141,7 @@ class DualARStage(AR[Encoded, CodeFrames]):
             state.prompt_tokens += step.prompt_tokens
             if not self.follows(state):
                 yield CodeFrames(
-                    codes=np.zeros((self._model.codebooks, 0), np.int64),
+                    codes=np.zeros((self._config.codebooks, 0), np.int64),
                     usage=Usage(input_tokens=state.prompt_tokens),
                     finish_reason=step.finish_reason,
                 )

@@ -7,11 +7,16 @@ codes into the request's :class:`Sink`. A sink without room pauses its own reque
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
 from omni.errors import OmniError
+
+if TYPE_CHECKING:
+    import torch
+
+    from omni.engines.torch import StackDims, StackFactory, TorchARModel
 
 
 class Prompt(msgspec.Struct, kw_only=True):
@@ -94,6 +99,37 @@ class ARModel(Protocol):
     """Marker for what an engine runs; each engine states the protocol that it needs of it."""
 
 
+class ModelShape(NamedTuple):
+    """What an engine must know of a model before it is built."""
+
+    codebooks: int
+    max_positions: int
+    stack: StackDims
+
+
+class ModelSource(msgspec.Struct, kw_only=True, frozen=True):
+    """A model as what it takes to build it, for engines that build it in processes of their own.
+
+    A plugin subclasses it in an importable module, with fields that fit in JSON: the other process gets the name of the
+    class and the fields. ``device`` is a torch device, ``dtype`` the name of one of torch's types.
+    """
+
+    device: str
+    dtype: str
+
+    def shape(self) -> ModelShape:
+        """Without reading weights. Raises :class:`omni.errors.WeightsError`."""
+        raise NotImplementedError
+
+    def check(self, prompt: Prompt, params: SamplingParams) -> None:
+        """As the model's own ``check``, without the model."""
+        raise NotImplementedError
+
+    def build(self, make_stack: StackFactory, *, device: torch.device) -> TorchARModel:
+        """The model with its weights, its slow transformer made by ``make_stack``."""
+        raise NotImplementedError
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Continuous batching behind submit and abort; thread-safe."""
@@ -112,6 +148,10 @@ class Engine(Protocol):
 
 
 class EngineFactory(Protocol):
-    """What the hook ``omni_engines`` gives, by name, as ``module:callable``."""
+    """What the hook ``omni_engines`` gives, by name, as ``module:callable``.
 
-    def __call__(self, model: ARModel, options: Mapping[str, Any]) -> Engine: ...
+    ``model`` is what the stage's ``model()`` gives. A factory whose attribute ``takes_source`` is true gets the stage's
+    ``source()`` instead, and the model is not built here.
+    """
+
+    def __call__(self, model: Any, options: Mapping[str, Any]) -> Engine: ...

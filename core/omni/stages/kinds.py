@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from omni.engines.base import ARModel, Prompt, SamplingParams, StepOutput
+from omni.engines.base import ARModel, ModelSource, Prompt, SamplingParams, StepOutput
 from omni.messages import Message
 from omni.stages.base import In, Out, Stage, StageOptions
 
@@ -140,8 +140,13 @@ class AR(Stage[In, Out]):
     Options: ClassVar[type[StageOptions]] = AROptions
 
     def model(self) -> ARModel:
-        """The model that the engine runs; called once, after ``load``, in a worker thread."""
+        """The model that the engine runs; called once, after ``load``, in a worker thread. Weights belong here and not
+        in ``load``: an engine that builds the model elsewhere asks for :meth:`source` instead."""
         raise NotImplementedError
+
+    def source(self) -> ModelSource | None:
+        """How another process builds the same model; None: only this one can, which some engines refuse."""
+        return None
 
     def open(self, item: In) -> Any:
         """State of one item's generation, by default the item itself; runs in a worker thread."""

@@ -68,22 +68,22 @@ def recorded(u: torch.Tensor, vocabulary: int, size: int, codebooks: int):
 def test_slow_ar_layer_by_layer(model, tools, golden) -> None:
     x = model.embed(part(tools, golden["slow.inp"]))
     torch.testing.assert_close(x, golden["slow.embed"], **TOLERANCE)
-    factors = model.rope.at(torch.arange(len(x)))
-    for index, layer in enumerate(model.layers):
+    factors = model.stack.rope.at(torch.arange(len(x)))
+    for index, layer in enumerate(model.stack.layers):
         seen = {}
 
         def attend(q, k, v, seen=seen):
             seen.update(q=q, k=k)
             return causal(q, k, v)
 
-        attention = layer.attention(x, model.rope, factors, attend)
+        attention = layer.attention(x, model.stack.rope, factors, attend)
         torch.testing.assert_close(attention, golden[f"slow.attn{index}"], **TOLERANCE)
         if index == 0:
             qk, _ = layer.qkv(layer.norm(x, layer.attention_norm))
             torch.testing.assert_close(qk[:, :4], golden["slow.l0.q_prerope"], **TOLERANCE)
             torch.testing.assert_close(seen["q"], golden["slow.l0.q"], **TOLERANCE)
             torch.testing.assert_close(seen["k"], golden["slow.l0.k"], **TOLERANCE)
-        x = layer(x, model.rope, factors, attend)
+        x = layer(x, model.stack.rope, factors, attend)
         torch.testing.assert_close(x, golden[f"slow.layer{index}"], **TOLERANCE)
     hidden = hidden_of(model, tools, golden["slow.inp"])
     torch.testing.assert_close(hidden, golden["slow.hidden"], **TOLERANCE)
@@ -98,7 +98,7 @@ def test_head_is_the_legal_rows_of_the_whole_head(model, golden) -> None:
 
 
 def test_rope_tables(model, golden) -> None:
-    table = torch.view_as_real(model.rope.table)
+    table = torch.view_as_real(model.stack.rope.table)
     assert torch.equal(table[: len(golden["slow.rope"])], golden["slow.rope"])
     assert torch.equal(table[[1000, 2047, 4000]], golden["slow.rope_far"])
     fast = torch.view_as_real(model.depth._rope.table)

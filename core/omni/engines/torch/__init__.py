@@ -13,6 +13,7 @@ from omni.engines.torch.sampling import (
     standard_filter,
     top_candidates,
 )
+from omni.engines.torch.stack import LayerStack, Stack, StackDims, StackFactory
 
 __all__ = [
     "Attend",
@@ -21,8 +22,12 @@ __all__ = [
     "DecoderLayer",
     "DepthTransformer",
     "KVShape",
+    "LayerStack",
     "PromptSlice",
     "Rope",
+    "Stack",
+    "StackDims",
+    "StackFactory",
     "Step",
     "StepResult",
     "TorchARModel",

@@ -139,15 +139,19 @@ class Checkpoint:
             )
             part.copy_(torch.from_numpy(raw).view(entry.dtype))
 
+    def require(self, names: Iterable[str]) -> None:
+        """Raises :class:`WeightsError` that names what is missing, all at once."""
+        missing = [name for name in names if name not in self._entries]
+        if missing:
+            shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+            raise WeightsError(f"tensors are missing in {self.folder}: {shown}")
+
     def fill(self, targets: Mapping[str, Tensor]) -> None:
-        """:meth:`copy` for every name; what is missing is named all at once.
+        """:meth:`copy` for every name, after :meth:`require`.
 
         Raises:
             WeightsError: see :meth:`copy`.
         """
-        missing = [name for name in targets if name not in self._entries]
-        if missing:
-            shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-            raise WeightsError(f"tensors are missing in {self.folder}: {shown}")
+        self.require(targets)
         for name, target in targets.items():
             self.copy(name, target)
