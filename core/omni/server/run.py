@@ -82,7 +82,8 @@ class Server(uvicorn.Server):
         self._runtime: Runtime = app.state.runtime
         self._runtime.when_loaded = self._loaded
         self._on_ready = on_ready
-        self._draining: asyncio.Task[None] | None = None
+        self._stops = 0
+        self._draining: set[asyncio.Task[None]] = set()
 
     def _loaded(self, success: bool) -> None:
         if not success:
@@ -106,17 +107,21 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def stop(self) -> None:
-        """Begin to drain; the second call ends what is under way. To be called on the loop's thread."""
-        if self._draining is None:
-            self._draining = asyncio.create_task(self._drain())
-        else:
+        """Begin to drain; the second call ends what is under way, a third does not wait for anything. To be called on
+        the loop's thread."""
+        self._stops += 1
+        if self._stops > 2:
             self.force_exit = self.should_exit = True
+            return
+        limit = self._runtime.settings.drain_seconds if self._stops == 1 else 0.0
+        task = asyncio.create_task(self._drain(limit))
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
 
-    async def _drain(self) -> None:
-        limit = self._runtime.settings.drain_seconds
+    async def _drain(self, limit: float) -> None:
         end = time.monotonic() + limit
         log.info("draining: requests under way may go on for %g s", limit)
-        cut_off = await self._runtime.drain()
+        cut_off = await self._runtime.drain(limit)
         if cut_off:
             log.warning("%d requests were cut off", cut_off)
         # What the pipelines have made still has to reach the clients.

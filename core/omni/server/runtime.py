@@ -87,10 +87,10 @@ class Runtime:
         if self.state == "ready":
             self.when_loaded(True)
 
-    async def drain(self) -> int:
-        """Refuse new work and wait for what is under way, at most ``drain_seconds``; returns how much was cut off."""
+    async def drain(self, seconds: float) -> int:
+        """Refuse new work and wait for what is under way; returns how many requests were cut off after ``seconds``."""
         self.state = "draining"
-        return await self._service.drain(self.settings.drain_seconds) if self._service is not None else 0
+        return await self._service.drain(seconds) if self._service is not None else 0
 
     async def close(self) -> None:
         """Close the service, if it is this server's own."""
