@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -48,6 +48,41 @@ class Spell(AR[Text, Letter]):
             yield Letter(code=-1, finish_reason=step.finish_reason)
 
 
+class Turns:
+    """An item that is spoken word by word, with how many letters were said when each turn began."""
+
+    def __init__(self, item: Text) -> None:
+        self.words = item.text.split()
+        self.said = 0
+        self.began: list[int] = []
+
+
+class Talk(AR[Text, Letter]):
+    """One generation per word, each after the one before."""
+
+    states: ClassVar[list[Turns]] = []
+
+    def model(self) -> Any:
+        return toy_engine.ToyModel()
+
+    def open(self, item: Text) -> Turns:
+        self.states.append(Turns(item))
+        return self.states[-1]
+
+    def prompt(self, state: Turns) -> tuple[Prompt, SamplingParams]:
+        state.began.append(state.said)
+        tokens = np.frombuffer(state.words.pop(0).encode(), np.uint8).astype(np.int64)
+        return Prompt(tokens=tokens), SamplingParams(max_new_tokens=200, temperature=0.0)
+
+    def output(self, state: Turns, step: StepOutput) -> Iterable[Letter]:
+        if step.codes is not None:
+            state.said += 1
+            yield Letter(code=int(step.codes[0]))
+
+    def follows(self, state: Turns) -> bool:
+        return bool(state.words)
+
+
 RECIPE = Recipe(
     name="spell",
     summary="-",
@@ -60,8 +95,10 @@ RECIPE = Recipe(
 class Bench:
     """A scheduler with its engine, and requests to put through it."""
 
-    def __init__(self, engine: Any = None, parallel_items: int = 1, **engine_options: Any) -> None:
-        stage = Spell(AROptions(parallel_items=parallel_items), StageContext(RECIPE, "ar"))
+    def __init__(
+        self, engine: Any = None, parallel_items: int = 1, cls: type[AR[Text, Letter]] = Spell, **engine_options: Any
+    ) -> None:
+        stage: Any = cls(AROptions(parallel_items=parallel_items), StageContext(RECIPE, "ar"))
         self.engine = engine or toy_engine.create(stage.model(), engine_options)
         assert isinstance(self.engine, Engine)
         self.engine.start()
@@ -265,6 +302,35 @@ def test_items_leave_in_order_however_many_are_generated_at_once(parallel: int) 
             assert await output.rest() == [code for text in texts for code in expected(text)]
             await bench.idle()
             assert max(together) == parallel
+
+    run(test)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_generation_that_another_follows_is_over_before_it_begins(parallel: int) -> None:
+    texts = ("one long first word", "and then", "more")
+
+    async def test() -> None:
+        Talk.states.clear()
+        async with Bench(parallel_items=parallel, cls=Talk) as bench:
+            output = bench.open("r", *(Text(text=text) for text in texts), capacity=3)
+            assert bytes(await output.rest()) == "".join(texts).replace(" ", "").encode()
+            await bench.idle()
+        assert sorted(state.began for state in Talk.states) == [[0], [0, 3], [0, 3, 7, 12]]
+
+    run(test)
+
+
+def test_cancel_between_two_turns_ends_the_request() -> None:
+    async def test() -> None:
+        async with Bench(cls=Talk) as bench:
+            output = bench.open("r", Text(text="one two three"), capacity=2)
+            for _ in "onet":
+                await output.take()
+            bench.scheduler.cancel("r")
+            await bench.idle()
+            assert bench.engine.stats().waiting == 0
+            assert await bench.open("s", Text(text="one two")).rest() == [*b"onetwo"]
 
     run(test)
 
