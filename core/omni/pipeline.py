@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from omni.messages import Message
 from omni.plugins import Plugins
 from omni.recipe import Limits, Recipe
 from omni.schedulers.base import Scheduler, StageStats
-from omni.schedulers.worker import Mailbox, log
+from omni.schedulers.worker import Mailbox, in_thread, log
 from omni.stages import AR, Aggregator, StageContext
 from omni.transports.base import Transport
 from omni.transports.inproc import Edge, Join, Tee
@@ -212,7 +213,7 @@ class Pipeline:
         stages = check(config)
         config.limits()
         report(recipe.name, "weights", "locating")
-        weights = await asyncio.to_thread(locate, recipe, config.text("weights"))
+        weights = await in_thread(partial(locate, recipe, config.text("weights")), "weights")
         report(recipe.name, "weights", "ready" if weights else "none needed")
         executor = plugins.build(plugins.executors(), config.text("executor", "inprocess") or "", "executor")
         transport = plugins.build(plugins.transports(), config.text("transport", "inproc") or "", "transport")

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import toy_engine
 import toy_stages
 import toy_transport
 import toy_tts
-from harness import Gate, quiet, run, threads_as_before
+from harness import Gate, quiet, run, stage_threads, threads_as_before, until
 from toy_stages import CHAIN, EVENTS, expected
 
 from omni import AudioChunk, BadRequest, Busy, ConfigError, MissingDependency, SpeechRequest, StageFailed, Unavailable
@@ -467,6 +468,53 @@ def test_a_stage_that_does_not_load_is_named_and_the_others_are_closed(
         assert closed == {"encode", "speak", "join"} | ({"split"} if cls != "Unmakeable" else set())
 
     run(test)
+
+
+def test_an_engine_that_does_not_start_is_closed_and_the_error_names_its_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Any] = []
+    monkeypatch.setattr(toy_engine.ToyEngine, "close", lambda engine: closed.append(engine))
+
+    async def test() -> None:
+        plugins = Plugins.load([])
+        plugins.add("toy", lambda: toy_tts)
+        config = RecipeConfig(toy_tts.recipe())
+        config.set("speak.toy.max_running", 2000, "test")
+        words = "stage 'speak' of recipe 'toy-tts': max_running: at most 1024"
+        with threads_as_before(), pytest.raises(ConfigError, match=words):
+            await Pipeline.load(config, plugins)
+        assert len(closed) == 1
+
+    run(test)
+
+
+def test_a_load_that_is_cancelled_does_not_wait_and_closes_what_comes_up_later() -> None:
+    gate = Gate()
+
+    class Slow(toy_stages.Split):
+        def load(self) -> None:
+            gate.passed()
+            super().load()
+
+    async def test() -> None:
+        before = stage_threads()
+        with threads_as_before():
+            config = RecipeConfig(toy_stages.recipe("split:Slow", *CHAIN[1:]))
+            loading = asyncio.create_task(Pipeline.load(config, Plugins.load([])))
+            await gate.reached()
+            loading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await loading
+            assert ("close", "split") not in EVENTS
+            gate.open()
+            closed = {("close", name) for name in ("split", "encode", "speak", "join")}
+            await until(lambda: closed <= set(EVENTS) and not stage_threads() - before)
+            assert len(EVENTS) == 2 * len(closed)
+
+    toy_stages.Slow = Slow  # type: ignore[attr-defined]
+    try:
+        run(test)
+    finally:
+        del toy_stages.Slow  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("setting", "known"), [("executor", "inprocess"), ("transport", "codec, inproc")])

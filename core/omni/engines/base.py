@@ -140,11 +140,13 @@ class Engine(Protocol):
     def submit(self, request_id: str, prompt: Prompt, params: SamplingParams, sink: Sink) -> Handle: ...
 
     def abort(self, handle: Handle) -> None:
-        """End a request without further output; its slots and pages are free when this step is over."""
+        """End a request without further output; its slots and pages are free when this step is over. Does not block;
+        a handle that has finished is ignored."""
 
     def stats(self) -> EngineStats: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Stop and free everything; also called after ``start`` has failed."""
 
 
 class EngineFactory(Protocol):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Any
 
-from omni.engines.base import Engine
-from omni.errors import ConfigError, MissingDependency, OmniError
+import msgspec
+
+from omni.engines.base import Engine, ModelSource
+from omni.errors import ConfigError, MissingDependency, OmniError, from_wire
 from omni.executors.base import StageLaunch
 from omni.schedulers.base import Scheduler
 from omni.schedulers.batch import BatchScheduler
@@ -14,7 +16,7 @@ from omni.schedulers.collect import CollectScheduler
 from omni.schedulers.continuous import ContinuousScheduler
 from omni.schedulers.pool import PoolScheduler
 from omni.schedulers.stream import StreamScheduler
-from omni.schedulers.worker import Mailbox, log
+from omni.schedulers.worker import Mailbox, in_thread, log
 from omni.stages import AR, Aggregator, Decoder, Encoder, Preprocess, Stage
 
 
@@ -22,7 +24,8 @@ class InprocessExecutor:
     name = "inprocess"
 
     async def launch(self, launch: StageLaunch, mailbox: Mailbox) -> Scheduler:
-        stage, engine = await asyncio.to_thread(load, launch)
+        name = f"{launch.context.stage}-load"
+        stage, engine = await in_thread(partial(load, launch), name, lambda loaded: close(*loaded))
         return scheduler_for(stage, mailbox, engine)
 
 
@@ -33,44 +36,49 @@ def load(launch: StageLaunch) -> tuple[Stage[Any, Any], Engine | None]:
         OmniError: typed, naming the stage.
     """
     stage: Stage[Any, Any] | None = None
+    engine: Engine | None = None
     try:
         stage = launch.cls(launch.options, launch.context)
         stage.load()
-        return stage, _engine_of(stage, launch)
+        if isinstance(stage, AR):
+            assert launch.engine is not None
+            model = _source(stage) if getattr(launch.engine, "takes_source", False) else stage.model()
+            engine = launch.engine(model, launch.engine_options or {})
+            engine.start()
+        return stage, engine
     except BaseException as error:
-        if stage is not None:
-            _close_after_failure(stage)
-        if isinstance(error, OmniError) or not isinstance(error, Exception):
+        close(stage, engine)
+        if not isinstance(error, Exception):
             raise
-        if isinstance(error, ImportError):
-            raise missing_dependency(launch, error) from error
-        what = f"stage {launch.context.stage!r} of recipe {launch.context.recipe.name!r}"
-        raise ConfigError(f"{what} did not load: {type(error).__name__}: {error}") from error
+        raise named(launch, error) from error
 
 
-def _engine_of(stage: Stage[Any, Any], launch: StageLaunch) -> Engine | None:
-    if not isinstance(stage, AR):
-        return None
-    assert launch.engine is not None
-    engine = launch.engine(stage.model(), launch.engine_options or {})
-    engine.start()
-    return engine
+def _source(stage: AR[Any, Any]) -> ModelSource:
+    source = stage.source()
+    if source is None:
+        raise ConfigError("the engine builds the model in processes of its own, and this stage has no source() for it")
+    return source
 
 
-def _close_after_failure(stage: Stage[Any, Any]) -> None:
-    try:
-        stage.close()
-    except Exception:  # noqa: BLE001 - the reason why it did not load is the one to show
-        log.exception("stage %s failed to close after it had failed to load", stage.context.stage)
-
-
-def missing_dependency(launch: StageLaunch, error: ImportError) -> MissingDependency:
-    """Name the package that a stage's import missed and the pip line that brings it."""
+def named(launch: StageLaunch, error: Exception) -> OmniError:
+    """What a stage raised when it was loaded as a typed error that names it."""
     recipe = launch.context.recipe
-    return MissingDependency(
-        f"stage {launch.context.stage!r} of recipe {recipe.name!r} needs the package {error.name or error}: "
-        f"{recipe.pip_line()}"
-    )
+    what = f"stage {launch.context.stage!r} of recipe {recipe.name!r}"
+    if isinstance(error, OmniError):
+        return from_wire(msgspec.structs.replace(error.to_wire(), message=f"{what}: {error.message}"))
+    if isinstance(error, ImportError):
+        return MissingDependency(f"{what} needs the package {error.name or error}: {recipe.pip_line()}")
+    return ConfigError(f"{what} did not load: {type(error).__name__}: {error}")
+
+
+def close(stage: Stage[Any, Any] | None, engine: Engine | None) -> None:
+    """Close what has come up of a stage that nobody will use; what goes wrong then is logged."""
+    for part in (engine, stage):
+        try:
+            if part is not None:
+                part.close()
+        except Exception:  # noqa: BLE001 - there is a better reason to show, or nobody to show it to
+            log.exception("a stage that is not used failed to close")
 
 
 def scheduler_for(stage: Stage[Any, Any], mailbox: Mailbox, engine: Engine | None = None) -> Scheduler:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from omni.errors import StageFailed
-from omni.schedulers.worker import Mailbox, Workers, as_omni_error
+from omni.schedulers.worker import Mailbox, Workers, as_omni_error, in_thread
 from omni.stages import Stage
 from omni.transports.base import Outlet
 from omni.transports.inproc import Edge
@@ -130,7 +130,7 @@ class StreamsByRequest:
     async def close(self) -> None:
         for request_id in list(self._streams):
             self.cancel(request_id)
-        await asyncio.to_thread(self._shut)
+        await in_thread(self._shut, f"{self.name}-close")
 
     def _shut(self) -> None:
         """In a thread, when no work is under way any more."""

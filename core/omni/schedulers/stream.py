@@ -107,16 +107,15 @@ class StreamScheduler(BatchingScheduler):
             while self._ready and len(turns) < self._options.max_batch:
                 stream = self._ready.popleft()
                 stream.queued = False
-                if stream.alive:
-                    turns.append(self._turn(stream))
+                if stream.alive and (room := stream.outlet.room):
+                    turns.append(self._turn(stream, room))
             if turns:
                 self._free -= 1
                 self._stats.running += len(turns)
                 self._workers.submit(partial(self._work, turns), partial(self._done, turns))
 
-    def _turn(self, stream: _DecodeStream) -> _Turn:
+    def _turn(self, stream: _DecodeStream, room: int) -> _Turn:
         stream.busy = True
-        room = stream.outlet.room
         chunks = self._plan(stream, room)
         self._take(stream, chunks[:1])
         return _Turn(stream, chunks, room)

@@ -7,10 +7,13 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from omni.errors import OmniError, StageFailed
+
+T = TypeVar("T")
 
 log = logging.getLogger("omni.stage")
 
@@ -116,6 +119,50 @@ class Workers:
         if not self._pending:
             for thread in self._threads:
                 thread.join()
+
+
+async def in_thread(call: Callable[[], T], name: str, undo: Callable[[T], None] | None = None) -> T:
+    """Run a call that may take minutes in a thread of its own. Unlike asyncio's threads it does not hold up the end of
+    the process when whoever waits for it is cancelled; ``undo`` is given the result then, in a thread as well."""
+    loop = asyncio.get_running_loop()
+    mail = Mailbox(loop)
+    future: asyncio.Future[T] = loop.create_future()
+
+    def start(target: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=target, name=f"omni-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def succeed(result: T) -> None:
+        if not future.done():
+            future.set_result(result)
+        elif undo is not None:
+            start(partial(undo, result))
+
+    def fail(error: BaseException) -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    def main() -> None:
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            mail.post(fail, error)
+        else:
+            mail.post(succeed, result)
+
+    thread = start(main)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        # The result may be here already and whoever waits be cancelled before it is handed over.
+        if future.done() and not future.cancelled() and future.exception() is None:
+            succeed(future.result())
+        raise
+    finally:
+        if not future.cancelled():
+            # Nothing but its end is left of it.
+            thread.join()
 
 
 def as_omni_error(stage: str, error: BaseException) -> OmniError:

@@ -294,6 +294,7 @@ def test_results_of_a_wrong_shape_are_errors(result: Any) -> None:
         scheduler, stage = stream()
         stage.decode = result
         assert isinstance(await Request(scheduler).put(1).end().error(), StageFailed)
+        await quiet(scheduler)
         assert is_idle(scheduler)
         await scheduler.close()
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from harness import Gate, run, threads_as_before, turns
+from harness import Gate, run, stage_threads, threads_as_before, turns, until
 
 from omni import StageFailed
-from omni.schedulers.worker import Mailbox, Workers
+from omni.schedulers.worker import Mailbox, Workers, in_thread
 
 
 def test_calls_of_many_threads_all_arrive_each_in_its_order() -> None:
@@ -130,5 +130,40 @@ def test_close_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCaptur
         for thread in workers._threads:
             await asyncio.to_thread(thread.join, 20)
             assert not thread.is_alive()
+
+    run(test)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_result_that_nobody_waits_for_any_more_is_undone(when: str) -> None:
+    async def test() -> None:
+        before = stage_threads()
+        with threads_as_before():
+            gate, undone = Gate(), []
+            waiting = asyncio.create_task(in_thread(lambda: gate.passed() or "result", "toy", undone.append))
+            await gate.reached()
+            if when == "before":
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+                gate.open()
+            else:
+                # Cancelled in the same turn of the loop in which the result arrives.
+                gate.open()
+                (thread,) = [thread for thread in threading.enumerate() if thread.name == "omni-toy"]
+                thread.join()
+                await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+            await until(lambda: undone == ["result"] and stage_threads() == before)
+
+    run(test)
+
+
+def test_an_error_of_a_thread_is_raised_where_it_is_awaited() -> None:
+    async def test() -> None:
+        with threads_as_before(), pytest.raises(ZeroDivisionError):
+            await in_thread(lambda: 1 / 0, "toy")
 
     run(test)
