@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 
 from omni.engines.base import ARModel, EngineStats, Handle, Prompt, SamplingParams, Sink, StepOutput
+from omni.engines.inputs import check_sampling, context_error
 from omni.engines.torch.attention import SdpaAttention
 from omni.engines.torch.model import TorchARModel
 from omni.engines.torch.options import TorchOptions, parse_options
@@ -21,7 +21,7 @@ from omni.engines.torch.request import Phase, Request
 from omni.engines.torch.runner import Runner
 from omni.engines.torch.sampling import UniformSource, counter_uniform
 from omni.engines.torch.scheduler import Chunk, Scheduler
-from omni.errors import BadRequest, Busy, ConfigError, OmniError, StageFailed, Unavailable
+from omni.errors import Busy, ConfigError, OmniError, StageFailed, Unavailable
 
 log = logging.getLogger("omni.engines.torch")
 
@@ -101,7 +101,7 @@ class TorchEngine:
             Unavailable: the engine is not running.
         """
         self._refuse_if_down()
-        _check(params)
+        check_sampling(params)
         request = Request(
             request_id,
             prompt,
@@ -111,11 +111,7 @@ class TorchEngine:
             page_size=self._options.page_size,
         )
         if request.length + params.max_new_tokens > self.max_tokens:
-            raise BadRequest(
-                f"prompt ({request.length}) and max_new_tokens ({params.max_new_tokens}) exceed "
-                f"the context of {self.max_tokens} positions",
-                param="prompt" if request.length >= self.max_tokens else "max_new_tokens",
-            )
+            raise context_error(request.length, params.max_new_tokens, self.max_tokens)
         self._model.check(prompt, params)
         sink.on_room(self._room_appeared)
         with self._wake:
@@ -333,17 +329,6 @@ class TorchEngine:
                 steps_total=self._steps,
                 preemptions_total=scheduler.preemptions,
             )
-
-
-def _check(params: SamplingParams) -> None:
-    def require(ok: bool, param: str, limit: str) -> None:
-        if not ok:
-            raise BadRequest(f"{param} must be {limit}", param=param)
-
-    require(params.max_new_tokens >= 1, "max_new_tokens", "at least 1")
-    require(math.isfinite(params.temperature) and params.temperature >= 0, "temperature", "0 or more")
-    require(0 < params.top_p <= 1, "top_p", "above 0 and at most 1")
-    require(params.top_k >= 0, "top_k", "0 (off) or more")
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import enum
-import hashlib
 import itertools
-import secrets
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from omni.engines.base import Prompt, SamplingParams, Sink
+from omni.engines.inputs import columns_of, content_salt, seed_of
 from omni.engines.torch.radix import Key, PageKeys
-from omni.errors import BadRequest
 
 
 class Phase(enum.Enum):
@@ -24,31 +20,6 @@ class Phase(enum.Enum):
 
 
 _order = itertools.count()
-
-
-def _array(value: Any, name: str, dims: int) -> np.ndarray:
-    """Any integer array (numpy, torch, list) as int64 on the host."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.ndim != dims:
-        raise BadRequest(f"{name} must be an integer array of {dims} dimensions", param=name)
-    return array.astype(np.int64)
-
-
-def _salt(prompt: Prompt) -> bytes:
-    """A digest of the prompt's salt and of the content of its extra embeddings, under their names."""
-    digest = hashlib.blake2b(prompt.salt, digest_size=32)
-    for name in sorted(prompt.embeds):
-        value = prompt.embeds[name]
-        if hasattr(value, "detach"):
-            import torch
-
-            value = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        array = np.ascontiguousarray(value)
-        digest.update(msgspec.msgpack.encode((name, array.dtype.str, prompt.embeds[name].shape)))
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.digest()
 
 
 class Request:
@@ -68,26 +39,14 @@ class Request:
         codebooks: int,
         page_size: int,
     ) -> None:
-        tokens = _array(prompt.tokens, "prompt", 1)
-        if not len(tokens):
-            raise BadRequest("the prompt is empty", param="prompt")
-        self.columns = np.zeros((len(tokens) + 64, 1 + codebooks), np.int64)
-        self.columns[: len(tokens), 0] = tokens
-        if codebooks:
-            if prompt.codes is not None:
-                codes = _array(prompt.codes, "codes", 2)
-                if codes.shape != (codebooks, len(tokens)):
-                    raise BadRequest(
-                        f"codes must have shape ({codebooks}, {len(tokens)}), not {codes.shape}", param="codes"
-                    )
-                self.columns[: len(tokens), 1:] = codes.T
-        elif prompt.codes is not None:
-            raise BadRequest("this model takes no codes", param="codes")
+        given = columns_of(prompt, codebooks)
+        self.columns = np.zeros((len(given) + 64, 1 + codebooks), np.int64)
+        self.columns[: len(given)] = given
         self.request_id = request_id
         self.order = next(_order)
         self.prompt, self.params, self.sink = prompt, params, sink
-        self.seed = secrets.randbits(63) if params.seed is None else _int64(params.seed)
-        self.prompt_length = self.length = len(tokens)
+        self.seed = seed_of(params)
+        self.prompt_length = self.length = len(given)
         self.phase = Phase.WAITING
         self.row = -1
         self.pages: list[int] = []
@@ -97,7 +56,7 @@ class Request:
         self.has_room = True
         self.alone = False
         self.aborted = False
-        self._keys = PageKeys(page_size, _salt(prompt))
+        self._keys = PageKeys(page_size, content_salt(prompt))
 
     @property
     def generated(self) -> int:
@@ -112,9 +71,3 @@ class Request:
             self.columns = np.concatenate((self.columns, more))
         self.columns[self.length] = column
         self.length += 1
-
-
-def _int64(seed: int) -> int:
-    """Any integer folded into the range of int64."""
-    folded = seed & ((1 << 64) - 1)
-    return folded - (1 << 64) if folded >= 1 << 63 else folded
