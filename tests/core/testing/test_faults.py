@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import broken_asr
+import broken_params
+import broken_sound
 import broken_tts
 import numpy as np
 import pytest
@@ -39,26 +41,26 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (Samples(CLIPS), "this recipe takes SpeechRequest"),
     ],
     "stages_stream_as_declared": [
-        (tts(sing=broken_tts.AllAtOnce), "'sing' is declared with stream=True"),
+        (tts(sing=broken_sound.AllAtOnce), "'sing' is declared with stream=True"),
         (broken_tts.without("split", tts()), "'split' gave . items for 1"),
     ],
-    "idle_is_idle": [(tts(sing=broken_tts.Spinner), "of a CPU busy")],
-    "close_ends_threads": [(tts(sing=broken_tts.LeftThread), "left-behind")],
+    "idle_is_idle": [(tts(sing=broken_sound.Spinner), "of a CPU busy")],
+    "close_ends_threads": [(tts(sing=broken_sound.LeftThread), "left-behind")],
     "outputs_are_valid": [
-        (tts(sing=broken_tts.WrongRate), "16000 Hz"),
-        (tts(sing=broken_tts.WrongDtype), "float64"),
-        (tts(sing=broken_tts.Stereo), "shape"),
-        (tts(sing=broken_tts.Loud), "reaches"),
-        (tts(sing=broken_tts.NotANumber), "not finite"),
-        (tts(sing=broken_tts.Silent), "empty output"),
+        (tts(sing=broken_sound.WrongRate), "16000 Hz"),
+        (tts(sing=broken_sound.WrongDtype), "float64"),
+        (tts(sing=broken_sound.Stereo), "shape"),
+        (tts(sing=broken_sound.Loud), "reaches"),
+        (tts(sing=broken_sound.NotANumber), "not finite"),
+        (tts(sing=broken_sound.Silent), "empty output"),
         (asr(write=broken_asr.Beyond), "in a file of 2.0 s"),
         (asr(write=broken_asr.NoWords), "word timestamps were asked for"),
         (asr(write=broken_asr.TextOnly), "segment timestamps were asked for"),
         (asr(write=broken_asr.TwoTruths), "the text says"),
     ],
     "errors_stay_with_their_request": [
-        (tts(sing=broken_tts.DiscardAll), "gave"),
-        ((tts(sing=broken_tts.PoisonAll), Samples(REQUESTS, refused=LOW)), "beside refused requests"),
+        (tts(sing=broken_sound.DiscardAll), "gave"),
+        ((tts(sing=broken_sound.PoisonAll), Samples(REQUESTS, refused=LOW)), "beside refused requests"),
         ((tts(split=broken_tts.Crash), Samples(REQUESTS, refused=SECTION)), "StageFailed"),
         ((tts(split=broken_tts.Whatever), Samples(REQUESTS, refused=SECTION)), "was answered"),
         (asr(cut=broken_asr.AnyFile), "was answered"),
@@ -83,20 +85,20 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (asr(recognise=broken_asr.NoShift), "'shift' has no effect"),
     ],
     "parameters_are_bounded": [
-        (tts(params=broken_tts.Clamps), "'pitch' must be at least 0.5, and -0.5 is accepted"),
-        (tts(params=broken_tts.Ignores), "ignores fields"),
-        (tts(params=broken_tts.Unbounded), "'loudness' has no lower or no upper bound"),
-        (tts(params=broken_tts.TakesNaN), "nan is accepted"),
-        (tts(params=broken_tts.Nameless), "the error names ''"),
+        (tts(params=broken_params.Clamps), "'pitch' must be at least 0.5, and -0.5 is accepted"),
+        (tts(params=broken_params.Ignores), "ignores fields"),
+        (tts(params=broken_params.Unbounded), "'loudness' has no lower or no upper bound"),
+        (tts(params=broken_params.TakesNaN), "nan is accepted"),
+        (tts(params=broken_params.Nameless), "the error names ''"),
     ],
     "streamed_equals_whole": [
-        (tts(sing=broken_tts.NewPhase), "sample"),
-        (tts(sing=broken_tts.Overlap), "samples instead of"),
+        (tts(sing=broken_sound.NewPhase), "sample"),
+        (tts(sing=broken_sound.Overlap), "samples instead of"),
     ],
-    "slow_readers_get_the_same": [(tts(sing=broken_tts.SharedBuffer), "is an array reused")],
+    "slow_readers_get_the_same": [(tts(sing=broken_sound.SharedBuffer), "is an array reused")],
     "concurrent_equals_solo": [
         (tts(embed=broken_tts.BatchNorm), "beside"),
-        (tts(sing=broken_tts.SharedState), "beside"),
+        (tts(sing=broken_sound.SharedState), "beside"),
         (asr(recognise=broken_asr.Remembers), "beside"),
     ],
     "messages_cross_processes": [
@@ -109,8 +111,8 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (broken_tts.on("keeps-pages", tts(), kv_tokens=10_000_000), "KV cache"),
     ],
     "cancel_frees_memory": [
-        (tts(sing=broken_tts.Hoard), "broken_tts.py"),
-        (tts(sing=broken_tts.HoardNative), "resident memory"),
+        (tts(sing=broken_sound.Hoard), "broken_sound.py"),
+        (tts(sing=broken_sound.HoardNative), "resident memory"),
     ],
     "changed_content_misses_the_cache": [
         (tts(embed=broken_tts.KeyOfText), "after a change of"),
@@ -144,8 +146,8 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (asr(cut=broken_asr.CutAtLimit), "was transcribed with max_seconds=1"),
     ],
     "requests_over_limits_are_refused": [
-        (tts(params=broken_tts.Clamps), "pitch=-0.5"),
-        (tts(params=broken_tts.Nameless), "the error names None"),
+        (tts(params=broken_params.Clamps), "pitch=-0.5"),
+        (tts(params=broken_params.Nameless), "the error names None"),
         (asr(cut=broken_asr.AnyFile), "a file that is no audio must be refused"),
     ],
 }
@@ -177,9 +179,9 @@ def kit_for(subject: Any) -> Kit:
 
 @pytest.fixture(autouse=True)
 def end_threads() -> Iterator[None]:
-    broken_tts.LeftThread.ends.clear()
+    broken_sound.LeftThread.ends.clear()
     yield
-    broken_tts.LeftThread.ends.set()
+    broken_sound.LeftThread.ends.set()
 
 
 @pytest.mark.parametrize(("name", "subject", "says"), CASES)
