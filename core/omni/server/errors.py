@@ -84,7 +84,7 @@ def report(error: OmniError, request_id: str) -> None:
     """Log what a client does not see."""
     if error.status == 500:
         log.error("request %s failed: %s", request_id, error.message, exc_info=error)
-    elif error.status > 500:
+    elif error.status > 500 and error.code not in ("loading", "draining"):
         log.warning("request %s: %d %s", request_id, error.status, error.message)
 
 
