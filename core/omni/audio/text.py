@@ -8,6 +8,7 @@ from bisect import bisect_right
 
 from omni.errors import BadRequest
 
+_MAX_MARKS = 30
 _ZWNJ, _ZWJ, _EMOJI_STYLE = "\u200c", "\u200d", "\ufe0f"
 
 # Format characters (Cf) that are seen and read: Arabic number and verse signs and their relatives
@@ -56,10 +57,14 @@ def normalize_text(text: str, *, param: str = "input") -> str:
     stay where they join: in emoji and next to letters of scripts that change shape. Everything else stays.
 
     Raises:
-        BadRequest: a lone surrogate, which is half a character.
+        BadRequest: a lone surrogate, which is half a character; more combining marks on one character than any
+            script has (30, as in UAX #15), which would take quadratic time to put in order.
     """
+    if text.isascii() and text.isprintable():
+        return text
     text = re.sub("\r\n?|[\v\f\x1c-\x1e\x85]", "\n", text)
     kept: list[str] = []
+    marks = 0
     for index, char in enumerate(text):
         category = unicodedata.category(char)
         if category == "Cs":
@@ -70,6 +75,9 @@ def normalize_text(text: str, *, param: str = "input") -> str:
                 continue
         elif category == "Cc" and char not in "\n\t":
             continue
+        marks = marks + 1 if unicodedata.combining(char) else 0
+        if marks > _MAX_MARKS:
+            raise BadRequest(f"character {index + 1} of the text is one of too many combining marks", param=param)
         kept.append(char)
     return unicodedata.normalize("NFC", "".join(kept))
 

@@ -42,6 +42,17 @@ def test_normalize(raw, clean):
     assert normalize_text(raw) == clean
 
 
+@pytest.mark.parametrize("gap", ["", "\u200b"])
+def test_marks_without_end_are_refused_at_once(gap):
+    """Putting marks in order is quadratic, and holds the interpreter while it lasts."""
+    start = time.perf_counter()
+    with pytest.raises(BadRequest, match="combining marks"):
+        normalize_text("a" + f"\u0301{gap}\u0316" * 100_000)
+    assert time.perf_counter() - start < 1
+    most = "a" + "\u0316\u0323" * 15
+    assert normalize_text(most + "b") == unicodedata.normalize("NFC", most + "b")
+
+
 def test_half_of_a_character():
     with pytest.raises(BadRequest, match="character 3") as caught:
         normalize_text("ab\ud83d", param="text")
