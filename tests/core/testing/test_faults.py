@@ -111,7 +111,7 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (broken_tts.on("keeps-pages", tts(), kv_tokens=10_000_000), "KV cache"),
     ],
     "cancel_frees_memory": [
-        (tts(sing=broken_sound.Hoard), "broken_sound.py"),
+        (tts(sing=broken_sound.Hoard), "toy_tts.py"),
         (tts(sing=broken_sound.HoardNative), "resident memory"),
     ],
     "changed_content_misses_the_cache": [

@@ -70,18 +70,11 @@ class SharedState(Sing):
 class DiscardAll(Sing):
     """One stream's end resets all."""
 
-    def load(self) -> None:
-        self.states: list[State] = []
-
-    def open(self, first: Frame) -> State:
-        self.states.append(super().open(first))
-        return self.states[-1]
-
     def discard(self, state: State) -> None:
         for other in self.states:
             other.phase = 0.0
             other.held = other.held[:0]
-        self.states.remove(state)
+        super().discard(state)
 
 
 class PoisonAll(Decoder[Frame, AudioChunk]):
@@ -105,14 +98,8 @@ class PoisonAll(Decoder[Frame, AudioChunk]):
 class Hoard(Sing):
     """Nothing is ever given back."""
 
-    def load(self) -> None:
-        self.states: dict[int, State] = {}
-
-    def open(self, first: Frame) -> State:
-        state = super().open(first)
-        state.scratch = np.zeros(1000, np.float32)
-        self.states[len(self.states)] = state
-        return state
+    def discard(self, state: State) -> None:
+        pass
 
 
 class HoardNative(Sing):

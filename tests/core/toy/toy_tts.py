@@ -28,6 +28,7 @@ from omni import (
     ReferenceAudio,
     Speech,
     SpeechRequest,
+    StageContext,
     StageSpec,
     hookimpl,
 )
@@ -137,14 +138,24 @@ class State:
     def __init__(self) -> None:
         self.phase = 0.0
         self.held = np.zeros(0, np.float32)
-        self.scratch = np.zeros(0, np.float32)
+        self.scratch = np.zeros(1000, np.float32)
 
 
 class Sing(Decoder[Frame, AudioChunk]):
+    """Keeps the states of its streams, as a vocoder keeps its slots."""
+
     Options = DecoderOptions
 
+    def __init__(self, options: DecoderOptions, context: StageContext) -> None:
+        super().__init__(options, context)
+        self.states: list[State] = []
+
     def open(self, first: Frame) -> State:
-        return State()
+        self.states.append(State())
+        return self.states[-1]
+
+    def discard(self, state: State) -> None:
+        self.states.remove(state)
 
     def decode(self, batch: Sequence[DecodeJob]) -> list[list[AudioChunk]]:
         return [self.chunks(job) for job in batch]
