@@ -43,8 +43,11 @@ def add_routes(router: APIRouter, service: Service, recipes: Sequence[str]) -> N
 
 
 def _envelope(error: OmniError) -> dict[str, Any]:
-    """Fish's clients look for ``message``, and for ``status`` beside it."""
-    return {"status": error.status, "message": error.message if error.status != 500 else "the server failed"}
+    """Fish's clients show ``message`` alone, so it names the field as well."""
+    message = error.message if error.status != 500 else "the server failed on this request"
+    if error.param is not None and repr(error.param) not in message:
+        message = f"{error.param!r}: {message}"
+    return {"status": error.status, "message": message}
 
 
 _BODY: dict[str, Any] = {

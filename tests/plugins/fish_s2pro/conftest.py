@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,12 @@ from fish_s2pro.model import DualAR
 from fish_s2pro.tokenizer import FishTokenizer
 from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import TorchEngine, parse_options
+
+HERE = str(Path(__file__).parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)
+
+import fish_serving  # noqa: E402
 
 DATA = Path(__file__).parents[2] / "data" / "fish_s2pro"
 
@@ -111,3 +118,25 @@ def tools() -> Iterator[SimpleNamespace]:
     yield SimpleNamespace(engine=engine, run=run, finish=finish, Sink=Sink, prompt=prompt_of)
     for made in engines:
         made.close()
+
+
+@pytest.fixture(scope="session")
+def served() -> Iterator[fish_serving.Running]:
+    """The tiny checkpoint behind a server."""
+    running = fish_serving.Running()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., fish_serving.Running]]:
+    """Start further servers, with settings of their own."""
+    running: list[fish_serving.Running] = []
+
+    def begin(*args: Any, **options: Any) -> fish_serving.Running:
+        running.append(fish_serving.Running(*args, **options))
+        return running[-1]
+
+    yield begin
+    for one in running:
+        one.stop()
