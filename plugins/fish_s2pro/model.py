@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fish_s2pro.config import FishConfig
-from fish_s2pro.sampling import RAS_WINDOW, Draw, repetition_aware
+from fish_s2pro.sampling import RAS_WINDOW, Draw, Filter, repetition_aware
 from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import (
     Attend,
@@ -172,7 +172,8 @@ class DualAR(nn.Module):
     def step(self, hidden: Tensor, step: Step, state: DualState) -> StepResult:
         window = state.window[step.rows]
         draw = Draw(self.logits(hidden), step, self.legal)
-        token = repetition_aware(draw, window, normal=0, high=self.codebooks)
+        rule = Filter(step.temperature, step.top_p, step.top_k)
+        token = repetition_aware(draw, step, rule, window, normal=0, high=self.codebooks)
         shifted = torch.cat((window[:, 1:], token.unsqueeze(1)), 1)
         state.window.index_copy_(0, step.rows, torch.where((step.index > 0).unsqueeze(1), shifted, window))
         first = (token - self.config.semantic_begin).clamp(0, self.config.codebook_size - 1)
@@ -181,6 +182,6 @@ class DualAR(nn.Module):
             first,
             self.codebooks,
             lambda _, code: self.fast_embeddings[code],
-            lambda position, h: Draw(linear(h, self.fast_head).float(), step).pick(position),
+            lambda position, h: Draw(linear(h, self.fast_head).float(), step).pick(position, rule),
         )
         return StepResult(token, codes, token == self.config.end_id, self._embed(token, codes.t()))

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fish_s2pro.sampling import Draw, filtered
+from fish_s2pro.sampling import Draw, Filter
 from omni.engines.base import SamplingParams
 from omni.engines.torch import PromptSlice, Step, race, top_candidates
 
@@ -48,6 +48,10 @@ def step_of(params: dict, *, source=None, index: int = 0, candidates: int = 0, r
         candidates=candidates,
         **extra,
     )
+
+
+def rule_of(step: Step) -> Filter:
+    return Filter(step.temperature, step.top_p, step.top_k)
 
 
 def recorded(u: torch.Tensor, vocabulary: int, size: int, codebooks: int):
@@ -162,13 +166,8 @@ def test_sampling_probabilities(golden, meta) -> None:
     for case in meta["sampling"]:
         logits = golden[f"samp.logits.{case['logits']}"].unsqueeze(0)
         values, ids = top_candidates(logits, 0)
-        p = filtered(
-            values,
-            logits.logsumexp(-1, keepdim=True),
-            torch.tensor([case["temperature"]]),
-            torch.tensor([case["top_p"]]),
-            torch.tensor([case["top_k"]]),
-        )
+        rule = Filter(*(torch.tensor([case[name]]) for name in ("temperature", "top_p", "top_k")))
+        p = rule(values, logits.logsumexp(-1, keepdim=True))
         found = torch.zeros_like(logits).scatter(1, ids, p)[0]
         expected = golden[f"{case['key']}.probs"]
         # At top_p 1 the reference drops what lies beyond a cumulative sum that rounding lifted over 1.
@@ -191,10 +190,8 @@ def test_few_candidates_draw_what_all_would(golden, meta) -> None:
             continue
         u = golden[f"{case['key']}.u"]
         logits = golden[f"samp.logits.{case['logits']}"].unsqueeze(0)
-        picks = [
-            int(Draw(logits, step_of(case, source=lambda s, i, n, ids, u=u: u[ids], candidates=k)).pick(0))
-            for k in (0, 40)
-        ]
+        steps = [step_of(case, source=lambda s, i, n, ids, u=u: u[ids], candidates=k) for k in (0, 40)]
+        picks = [int(Draw(logits, step).pick(0, rule_of(step))) for step in steps]
         assert picks[0] == picks[1], case["key"]
 
 
@@ -202,8 +199,8 @@ def test_temperature_zero_and_top_k_one_are_greedy(golden) -> None:
     logits = golden["samp.logits.wide"].unsqueeze(0)
     for params in ({"temperature": 0.0, "top_p": 1.0, "top_k": 0}, {"temperature": 1.0, "top_p": 1.0, "top_k": 1}):
         for candidates in (0, 1, 64):
-            draw = Draw(logits, step_of(params, candidates=candidates))
-            assert int(draw.pick(0)) == int(logits.argmax())
+            step = step_of(params, candidates=candidates)
+            assert int(Draw(logits, step).pick(0, rule_of(step))) == int(logits.argmax())
 
 
 @pytest.mark.parametrize("candidates", [0, 64])
@@ -331,9 +328,11 @@ def test_normal_and_high_draws(model, tools, golden, meta) -> None:
         source = recorded(golden[f"{case['key']}.u"], c.text.vocab_size, c.codebook_size, c.codebooks)
         fired = []
         for index in range(out.shape[1]):
-            draw = Draw(logits[index : index + 1], step_of(case, source=source, index=index), model.legal)
-            normal = int(draw.pick(0))
-            high = int(draw.pick(c.codebooks, torch.tensor([1.0]), torch.tensor([0.9])))
+            step = step_of(case, source=source, index=index)
+            draw = Draw(logits[index : index + 1], step, model.legal)
+            normal = int(draw.pick(0, rule_of(step)))
+            even = Filter(torch.tensor([1.0]), torch.tensor([0.9]), step.top_k)
+            high = int(draw.pick(c.codebooks, even))
             assert [normal, high] == pairs[index].tolist()
             window = out[0, max(1, index - 10) : index].tolist()
             assert int(out[0, index]) == (high if normal in window else normal)

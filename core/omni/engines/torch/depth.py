@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import torch
@@ -11,37 +12,46 @@ from torch import Tensor, nn
 from omni.engines.torch.layers import DecoderLayer, Heads, Rope
 
 
-class _FrameCache:
-    """Keys and values ``(layers, B, kv_heads, positions, head_dim)`` of the frame in the making."""
+class _LayerCache:
+    """Keys and values ``(B, kv_heads, positions, head_dim)`` of one layer for the frame in the making.
 
-    def __init__(self, layers: Sequence[DecoderLayer], rows: int, positions: int, like: Tensor) -> None:
-        d = layers[0].dims
-        shape = (len(layers), rows, d.kv_heads, positions, d.head_dim)
-        self._keys = torch.empty(shape, device=like.device, dtype=like.dtype).unbind(0)
-        self._values = torch.empty(shape, device=like.device, dtype=like.dtype).unbind(0)
-        self._rows = rows
+    Written and read through views that are made once: a frame takes a hundred passes over layers as small as these, and
+    a view costs as much as a product of few numbers.
+    """
 
-    def attend(self, layer: int, start: int, stop: int) -> Heads:
-        """For a pass over positions ``start`` to ``stop`` of every row, the rows' positions lying side by side."""
-        keys, values, rows, n = self._keys[layer], self._values[layer], self._rows, stop - start
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
+        self._keys, self._values = keys, values
+        places = range(keys.shape[2])
+        self._targets = [(keys[:, :, place], values[:, :, place]) for place in places]
+        self._known = [(keys[:, :, : place + 1], values[:, :, : place + 1]) for place in places]
+        self._rows, self._groups, _, self._dim = keys.shape
+
+    def one(self, place: int) -> Heads:
+        """For a pass over one position of every row."""
+        key_target, value_target = self._targets[place]
+        keys, values = self._known[place]
 
         def heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            count, dim = q.shape[1:]
-            groups = k.shape[1]
-            keys[:, :, start:stop] = k.view(rows, n, groups, dim).transpose(1, 2)
-            values[:, :, start:stop] = v.view(rows, n, groups, dim).transpose(1, 2)
-            if n == 1:
-                query = q.view(rows, groups, count // groups, dim)
-                mixed = F.scaled_dot_product_attention(query, keys[:, :, :stop], values[:, :, :stop])
-                return mixed.reshape(rows, count * dim)
-            if start:
-                raise ValueError("several positions at once only at the start of a frame")
-            share = count // groups
-            query = q.view(rows, n, count, dim).transpose(1, 2)
-            key = keys[:, :, :stop].repeat_interleave(share, 1)
-            value = values[:, :, :stop].repeat_interleave(share, 1)
+            key_target.copy_(k)
+            value_target.copy_(v)
+            query = q.view(self._rows, self._groups, -1, self._dim)
+            return F.scaled_dot_product_attention(query, keys, values).view(self._rows, -1)
+
+        return heads
+
+    def first(self, count: int) -> Heads:
+        """For a pass over positions 0 .. count - 1 of every row, the rows' positions lying side by side."""
+        keys, values = self._known[count - 1]
+
+        def heads(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            rows, groups, dim = self._rows, self._groups, self._dim
+            keys.copy_(k.view(rows, count, groups, dim).transpose(1, 2))
+            values.copy_(v.view(rows, count, groups, dim).transpose(1, 2))
+            total = q.shape[1]
+            query = q.view(rows, count, total, dim).transpose(1, 2)
+            key, value = (t.repeat_interleave(total // groups, 1) for t in (keys, values))
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-            return mixed.transpose(1, 2).reshape(rows * n, count * dim)
+            return mixed.transpose(1, 2).reshape(rows * count, total * dim)
 
         return heads
 
@@ -55,22 +65,39 @@ class DepthTransformer(nn.Module):
         self.norm = norm
         self._stack = list(layers)
         self._rope = rope
+        # Each engine's thread has its own; a captured CUDA graph refers to their addresses, so they are never dropped.
+        self._caches = threading.local()
 
-    def _run(self, x: Tensor, start: int, stop: int, cache: _FrameCache) -> Tensor:
-        """``x`` ``(B * n, dim)`` at positions ``start .. stop - 1`` to normed hidden states of the same shape."""
-        rows = x.shape[0] // (stop - start)
-        factors = self._rope.table[start:stop].unsqueeze(1)
-        if stop - start > 1:
-            factors = factors.repeat(rows, 1, 1)
-        for index, layer in enumerate(self._stack):
-            x = layer(x, self._rope, factors, cache.attend(index, start, stop))
+    def _cache(self, rows: int, positions: int) -> list[_LayerCache]:
+        found: dict[tuple[int, int], list[_LayerCache]] = self._caches.__dict__.setdefault("by_shape", {})
+        cache = found.get((rows, positions))
+        if cache is None:
+            d = self._stack[0].dims
+            shape = (2, len(self._stack), rows, d.kv_heads, positions, d.head_dim)
+            with torch.inference_mode(False):
+                keys, values = torch.zeros(shape, device=self.norm.device, dtype=self.norm.dtype)
+                cache = found[rows, positions] = [_LayerCache(k, v) for k, v in zip(keys, values, strict=True)]
+        return cache
+
+    def _run(self, x: Tensor, place: int, cache: list[_LayerCache]) -> Tensor:
+        """``x`` ``(B, dim)`` at position ``place`` to normed hidden states of the same shape."""
+        factors = self._rope.table[place : place + 1].unsqueeze(1)
+        for layer, known in zip(self._stack, cache, strict=True):
+            x = layer(x, self._rope, factors, known.one(place))
         return self._stack[0].norm(x, self.norm)
+
+    def _run_first(self, x: Tensor, cache: list[_LayerCache]) -> Tensor:
+        """``x`` ``(B, n, dim)`` at positions 0 .. n - 1 to normed hidden states of the same shape."""
+        rows, count, dim = x.shape
+        x = x.reshape(rows * count, dim)
+        factors = self._rope.table[:count].unsqueeze(1).repeat(rows, 1, 1)
+        for layer, known in zip(self._stack, cache, strict=True):
+            x = layer(x, self._rope, factors, known.first(count))
+        return self._stack[0].norm(x, self.norm).view(rows, count, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Teacher-forced: inputs ``(B, n, dim)`` of positions 0 .. n - 1 to normed hidden states."""
-        rows, n, dim = x.shape
-        cache = _FrameCache(self._stack, rows, n, x)
-        return self._run(x.reshape(rows * n, dim), 0, n, cache).view(rows, n, dim)
+        return self._run_first(x, self._cache(x.shape[0], x.shape[1]))
 
     def generate(
         self,
@@ -89,12 +116,10 @@ class DepthTransformer(nn.Module):
         codes = [first]
         if length == 1:
             return first.unsqueeze(1)
-        rows, dim = condition.shape
-        cache = _FrameCache(self._stack, rows, length, condition)
-        x = torch.stack((condition, embed(0, first)), 1).view(rows * 2, dim)
-        hidden = self._run(x, 0, 2, cache).view(rows, 2, dim)[:, 1]
+        cache = self._cache(condition.shape[0], length)
+        hidden = self._run_first(torch.stack((condition, embed(0, first)), 1), cache)[:, 1]
         codes.append(pick(1, hidden))
-        for position in range(2, length):
-            hidden = self._run(embed(position - 1, codes[-1]), position, position + 1, cache)
-            codes.append(pick(position, hidden))
+        for place in range(2, length):
+            hidden = self._run(embed(place - 1, codes[-1]), place, cache)
+            codes.append(pick(place, hidden))
         return torch.stack(codes, 1)

@@ -19,7 +19,7 @@ from omni.engines.torch.model import TorchARModel
 from omni.engines.torch.options import TorchOptions, parse_options
 from omni.engines.torch.request import Phase, Request
 from omni.engines.torch.runner import Runner
-from omni.engines.torch.sampling import UniformSource, counter_uniform
+from omni.engines.torch.sampling import UniformSource
 from omni.engines.torch.scheduler import Chunk, Scheduler
 from omni.errors import Busy, ConfigError, OmniError, StageFailed, Unavailable
 
@@ -42,7 +42,7 @@ class TorchEngine:
     cache states up to float rounding (1e-6 relative in float32), so codes agree unless two entries tie that closely.
     """
 
-    def __init__(self, model: TorchARModel, options: TorchOptions, *, source: UniformSource = counter_uniform) -> None:
+    def __init__(self, model: TorchARModel, options: TorchOptions, *, source: UniformSource | None = None) -> None:
         self._model = model
         self._options = options
         self._source = source

@@ -29,7 +29,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     n = weight.shape[0]
     if m <= 2 and n % _GROUPS == 0:
         # With any other strides of the column, also for m = 1, the library takes a kernel ten times slower.
-        columns = x.contiguous().as_strided((_GROUPS, k, m), (0, 1, k))
+        x = x if x.is_contiguous() else x.contiguous()
+        columns = x.as_strided((_GROUPS, k, m), (0, 1, k))
         out = torch.bmm(weight.view(_GROUPS, n // _GROUPS, k), columns)
         out = out.view(1, n) if m == 1 else out.view(n, m).t().contiguous()
         return out if bias is None else out + bias

@@ -7,7 +7,7 @@ codebook. The engine keeps columns, pages and batches; what a column means is th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from omni.engines.base import Prompt, SamplingParams
-from omni.engines.torch.sampling import UniformSource, counter_uniform
+from omni.engines.torch.sampling import UniformSource, counter_key, keyed_uniform
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """``attend(layer, q, k, v)``: keep this pass's ``k`` and ``v`` ``(N, kv_heads, head_dim)`` and let ``q``
@@ -62,7 +62,8 @@ class Step:
     top_p: Tensor
     top_k: Tensor
     candidates: int
-    source: UniformSource = field(default=counter_uniform)
+    source: UniformSource | None = None
+    """Replaces the numbers of :meth:`uniform`; for tests."""
 
     @cached_property
     def greedy(self) -> Tensor:
@@ -72,7 +73,13 @@ class Step:
     def uniform(self, stream: int, ids: Tensor) -> Tensor:
         """One number in (0, 1) per entry of ``ids`` ``(B, K)``, which depends on the request's seed, its step,
         ``stream`` (one per codebook) and the id alone: neither on the batch nor on the order."""
-        return self.source(self.seed, self.index, stream, ids)
+        if self.source is not None:
+            return self.source(self.seed, self.index, stream, ids)
+        return keyed_uniform(self._key, stream, ids)
+
+    @cached_property
+    def _key(self) -> Tensor:
+        return counter_key(self.seed, self.index)
 
 
 class StepResult(NamedTuple):

@@ -28,7 +28,7 @@ class Runner:
         attention: PagedAttention,
         options: TorchOptions,
         max_pages: int,
-        source: UniformSource,
+        source: UniformSource | None,
     ) -> None:
         self._model = model
         self._attention = attention

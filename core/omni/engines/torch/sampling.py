@@ -19,7 +19,8 @@ def _signed(value: int) -> int:
 _GAMMA = _signed(0x9E3779B97F4A7C15)
 _MIX1 = _signed(0xBF58476D1CE4E5B9)
 _MIX2 = _signed(0x94D049BB133111EB)
-_STREAMS = 1 << 12
+_STEP = _signed((_GAMMA << 12) % 2**64)
+"""Between the keys of two steps lie those of 4096 streams."""
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -39,8 +40,17 @@ def counter_uniform(seed: Tensor, step: Tensor, stream: int, ids: Tensor) -> Ten
 
     ``stream`` is below 4096. Resolution is 2**-23, never 0 and never 1.
     """
-    key = _mix(_mix(seed + _GAMMA) + (step * _STREAMS + stream) * _GAMMA)
-    bits = _shift(_mix(key.unsqueeze(-1) + (ids + 1) * _GAMMA), 41)
+    return keyed_uniform(counter_key(seed, step), stream, ids)
+
+
+def counter_key(seed: Tensor, step: Tensor) -> Tensor:
+    """What :func:`keyed_uniform` takes, int64 ``(B, 1)``; the same for all streams of a step."""
+    return (_mix(seed + _GAMMA) + step * _STEP).unsqueeze(-1)
+
+
+def keyed_uniform(key: Tensor, stream: int, ids: Tensor) -> Tensor:
+    """:func:`counter_uniform` for a key made once per step."""
+    bits = _shift(_mix(_mix(key + _signed(stream * _GAMMA % 2**64)) + (ids + 1) * _GAMMA), 41)
     return (bits.to(torch.float32) + 0.5) * 2.0**-23
 
 
