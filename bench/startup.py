@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import argparse
 import resource
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
+
+from serving import launched
 
 LIMITS = {"import omni": 0.5, "omni --help": 0.5, "omni recipes": 0.5, "omni launch to /ready": 6.0}
 
@@ -31,32 +29,9 @@ def command(*args: str) -> Callable[[], float]:
 
 
 def to_ready() -> float:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     start = time.perf_counter()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "omni", "launch", "--port", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        while not _ready(port):
-            if server.poll() is not None:
-                raise SystemExit(f"omni launch ended with {server.returncode}")
-            time.sleep(0.01)
+    with launched():
         return time.perf_counter() - start
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait()
-
-
-def _ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, ConnectionError):
-        return False
 
 
 def main() -> None:
