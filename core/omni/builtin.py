@@ -9,7 +9,7 @@ from omni.hookspecs import hookimpl
 
 @hookimpl
 def omni_engines() -> Mapping[str, str]:
-    return {"torch": "omni.engines.torch:create_engine"}
+    return {"torch": "omni.engines.torch:create_engine", "sglang": "omni.engines.sglang:create_engine"}
 
 
 @hookimpl

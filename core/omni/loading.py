@@ -97,8 +97,8 @@ def _check_inputs(recipe: Recipe, stage: CheckedStage, by_name: dict[str, Checke
 def engine_for(plugins: Plugins, stage: CheckedStage) -> tuple[str, Any, str]:
     """Choose the engine of an AR stage: ``(name, factory, reason)``.
 
-    An engine module may offer ``probe() -> str | None``, which says why it cannot run here, and ``preference: int``;
-    ``auto`` takes the most preferred one that can run.
+    A factory may offer ``probe() -> str | None``, which says why it cannot run here, and ``preference: int``; ``auto``
+    takes the most preferred one that can run.
     """
     registry = plugins.engines()
     options: Any = stage.options
@@ -129,7 +129,8 @@ def engine_for(plugins: Plugins, stage: CheckedStage) -> tuple[str, Any, str]:
     if not candidates:
         raise ConfigError(f"{what}: no AR engine can run here ({'; '.join(refused)})")
     _, name, factory = max(candidates, key=lambda c: c[0])
-    return name, factory, "; ".join(["auto", *refused])
+    others = [f"{other}: less suited to this machine" for _, other, _ in candidates if other != name]
+    return name, factory, "; ".join(["auto", *others, *refused])
 
 
 def _probe(factory: Any) -> str | None:
