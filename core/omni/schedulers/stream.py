@@ -165,19 +165,21 @@ class StreamScheduler(BatchingScheduler):
     def _decode(self, turns: list[_Turn]) -> list[list[Any]]:
         """In a worker thread: one step; the outputs by stream, none where it has ended in an error."""
         jobs = [DecodeJob(turn.stream.state, turn.chunk.items, turn.chunk.last) for turn in turns]
+        results: list[list[Any] | OmniError]
         try:
-            results = [list(result) for result in self._stage.decode(jobs)]
+            results = [r if isinstance(r, OmniError) else list(r) for r in self._stage.decode(jobs)]
             if len(results) != len(jobs):
                 raise StageFailed(f"stage {self.name!r} gave {len(results)} results for a batch of {len(jobs)} streams")
         except Exception as error:  # noqa: BLE001 - the states of the batch are unknown: all its streams fail
-            failure = as_omni_error(self.name, error)
-            results = [[] for _ in jobs]
-            for turn in turns:
-                turn.outcome = failure
-        for turn, outputs in zip(turns, results, strict=True):
+            results = [as_omni_error(self.name, error)] * len(jobs)
+        outputs: list[list[Any]] = []
+        for turn, result in zip(turns, results, strict=True):
             turn.done += 1
-            turn.sent += len(outputs)
-        return results
+            if isinstance(result, OmniError):
+                turn.outcome, result = result, []
+            turn.sent += len(result)
+            outputs.append(result)
+        return outputs
 
     def _deliver(self, turns: list[_Turn], results: list[list[Any]]) -> None:
         self._stats.steps_total += 1

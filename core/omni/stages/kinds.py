@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 from pydantic import ConfigDict, Field
 
 from omni.engines.base import ARModel, ModelSource, Prompt, SamplingParams, StepOutput
+from omni.errors import OmniError
 from omni.messages import Message
 from omni.stages.base import In, Out, Stage, StageOptions
 
@@ -50,8 +51,8 @@ class Encoder(Stage[In, Out]):
     kind: ClassVar[str] = "encoder"
     Options: ClassVar[type[StageOptions]] = EncoderOptions
 
-    def encode(self, batch: Sequence[In]) -> Sequence[Out]:
-        """One result per item, in order. Must not depend on which items share the batch."""
+    def encode(self, batch: Sequence[In]) -> Sequence[Out | OmniError]:
+        """One result per item, in order; an error is that item's alone. Must not depend on what shares the batch."""
         raise NotImplementedError
 
     def key(self, item: In) -> Message | None:
@@ -89,8 +90,9 @@ class Decoder(Stage[In, Out]):
         """State of a new stream, made from its first item (which ``decode`` gets as well)."""
         return None
 
-    def decode(self, batch: Sequence[DecodeJob]) -> Sequence[Sequence[Out]]:
-        """For every job the outputs that its new items complete (none, one or more), in order.
+    def decode(self, batch: Sequence[DecodeJob]) -> Sequence[Sequence[Out] | OmniError]:
+        """For every job the outputs that its new items complete (none, one or more), in order; an error ends its stream
+        alone, whereas one that is raised ends every stream of the batch, whose states are unknown then.
 
         With ``last`` the stream ends: give what is still held back. One worker at a time handles a stream.
         """

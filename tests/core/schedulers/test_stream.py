@@ -286,6 +286,21 @@ def test_an_error_in_decode_fails_the_streams_of_the_batch_and_no_later_one() ->
     run(test)
 
 
+def test_an_error_as_a_result_ends_its_stream_alone() -> None:
+    async def test() -> None:
+        scheduler, stage = stream()
+        good = stage.decode
+        refusal = BadRequest("no thirteen", param="input")
+        stage.decode = lambda batch: [refusal if job.state.first == 13 else good([job])[0] for job in batch]
+        bad, beside = Request(scheduler, "bad").put(13).end(), Request(scheduler, "beside").put(1).end()
+        assert await bad.error() is refusal
+        assert await beside.rest() == [1, 1]
+        await scheduler.close()
+        assert len(stage.discarded) == len(stage.states) == 2
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     "result", [lambda batch: [], lambda batch: None, lambda batch: [None] * len(batch), lambda batch: ["text"]]
 )
