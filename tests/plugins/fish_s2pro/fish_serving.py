@@ -7,8 +7,9 @@ import base64
 import io
 import re
 import threading
+import time
 import wave
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,14 @@ class Running:
         return samples_of(answer.content)
 
 
+def eventually(check: Callable[[], Any]) -> Any:
+    """Wait until ``check`` is true; what it gave last."""
+    end = time.monotonic() + PATIENCE
+    while not (result := check()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return result
+
+
 def samples_of(pcm: bytes) -> np.ndarray:
     return np.frombuffer(pcm, "<i2").astype(np.int32)
 
@@ -120,5 +129,5 @@ def base64_of(data: bytes) -> str:
 
 def voice(seconds: float = 0.4, pitch: float = 140.0) -> bytes:
     """A made-up voice, as a file."""
-    time = np.arange(round(seconds * 44100)) / 44100
-    return wav_of(0.3 * sum(np.sin(2 * np.pi * pitch * k * time) / k for k in range(1, 8)))
+    at = np.arange(round(seconds * 44100)) / 44100
+    return wav_of(0.3 * sum(np.sin(2 * np.pi * pitch * k * at) / k for k in range(1, 8)))
