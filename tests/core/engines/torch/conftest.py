@@ -43,7 +43,7 @@ def randomise(module: torch.nn.Module, seed: int) -> None:
 
 class ToyText(torch.nn.Module):
     """Text decoding: one code per step, token 0 ends. ``embeds["shift"]`` ``(width,)`` is added to every input;
-    with ``extra["poison"]`` a request breaks the step after three codes."""
+    with ``extra["poison"]`` a request breaks the step after three codes, with ``extra["endless"]`` nothing ends it."""
 
     vocabulary = 40
     codebooks = 0
@@ -79,13 +79,18 @@ class ToyText(torch.nn.Module):
         return x
 
     def new_state(self, rows: int) -> Any:
-        return SimpleNamespace(shift=torch.zeros(rows, self.width), poison=torch.zeros(rows, dtype=torch.bool))
+        return SimpleNamespace(
+            shift=torch.zeros(rows, self.width),
+            poison=torch.zeros(rows, dtype=torch.bool),
+            endless=torch.zeros(rows, dtype=torch.bool),
+        )
 
     def admit(
         self, state: Any, row: int, prompt: Prompt, params: SamplingParams, tokens: Tensor, codes: Tensor
     ) -> None:
         state.shift[row] = torch.as_tensor(prompt.embeds.get("shift", 0.0))
         state.poison[row] = params.extra.get("poison", False)
+        state.endless[row] = params.extra.get("endless", False)
 
     def sample(self, step: Step, stream: int, logits: Tensor) -> Tensor:
         best = logits.argmax(-1)
@@ -102,7 +107,8 @@ class ToyText(torch.nn.Module):
             raise RuntimeError("boom")
         token = self.sample(step, 0, hidden @ self.head.t())
         embedding = self.embedding[token] + state.shift[step.rows]
-        return StepResult(token, token.new_empty(len(token), 0), token == 0, embedding)
+        stop = (token == 0) & ~state.endless[step.rows]
+        return StepResult(token, token.new_empty(len(token), 0), stop, embedding)
 
 
 class ToyDual(ToyText):
