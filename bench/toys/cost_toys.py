@@ -7,7 +7,19 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from omni import AudioChunk, DecodeJob, Decoder, Limits, Message, Preprocess, Recipe, Speech, SpeechRequest, StageSpec
+from omni import (
+    AudioChunk,
+    DecodeJob,
+    Decoder,
+    Limits,
+    Message,
+    Preprocess,
+    PreprocessOptions,
+    Recipe,
+    Speech,
+    SpeechRequest,
+    StageSpec,
+)
 
 CHUNKS, SAMPLES, RATE = 20, 2048, 24000
 SOUND = np.zeros(SAMPLES, np.float32)
@@ -33,9 +45,19 @@ class Text(Preprocess[SpeechRequest, SpeechRequest]):
         return item
 
 
+class FramesOptions(PreprocessOptions):
+    pause_ms: float = 0.0
+
+
 class Frames(Preprocess[SpeechRequest, Frame]):
+    """``pause_ms`` between two frames is the time that a model would take for one."""
+
+    Options = FramesOptions
+
     def process(self, item: SpeechRequest) -> Iterator[Frame]:
         for number in range(CHUNKS):
+            if self.options.pause_ms:
+                time.sleep(self.options.pause_ms / 1000)
             yield Frame(number=number, left=time.perf_counter())
 
 

@@ -154,6 +154,11 @@ class StreamEncoder:
         tail = self._encoder.write(self._resampler.process(empty, last=True))
         return tail + self._encoder.finish()
 
+    def close(self) -> None:
+        """Free the codec, which has threads; what was not finished is lost. Not needed after ``finish``."""
+        self._finished = True
+        self._encoder.close()
+
     def _check_open(self) -> None:
         if self._finished:
             raise ValueError("the encoder is finished")
@@ -226,6 +231,9 @@ class _Pcm:
         header, self._header = self._header, b""
         return header
 
+    def close(self) -> None:
+        pass
+
 
 class _Pipe:
     """What FFmpeg writes to, without a way back; ``take`` empties it."""
@@ -278,6 +286,11 @@ class _Muxed:
         self._container.mux(self._stream.encode(None))
         self._container.close()
         return self._pipe.take()
+
+    def close(self) -> None:
+        # An open container is part of a reference cycle, which the collector finds late.
+        self._container.close()
+        self._pipe.take()
 
 
 def _open(fmt: str, rate: int, channels: int, bit_rate: int | None, sink: _Pipe | io.BytesIO) -> _Pcm | _Muxed:

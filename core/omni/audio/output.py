@@ -50,6 +50,10 @@ class AudioOutput:
         tail = self._resampler.process(self._stretch.process(nothing, last=True), last=True)
         return self._encoder.write(tail) + self._encoder.finish()
 
+    def close(self) -> None:
+        """Free the codec of an output that is given up. Not needed after ``finish``, idempotent."""
+        self._encoder.close()
+
     @staticmethod
     def whole(
         fmt: str,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.types import Receive, Scope, Send
 
-from omni.audio import MEDIA_TYPES, AudioOutput
-from omni.errors import StageFailed
-from omni.messages import AudioChunk
-from omni.pipeline import Pipeline, RequestStream
+from omni.audio import MEDIA_TYPES
+from omni.pipeline import RequestStream
 from omni.recipe import Speech
 from omni.server.body import read_body
 from omni.server.exchange import Exchange
@@ -21,113 +18,14 @@ from omni.server.fields import decode_object
 from omni.server.responses import SSE_HEADERS, Answer, Headers, event
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
+from omni.server.sound import Sound
 from omni.server.speech_fields import FIELDS, SpeechFields, SpeechPlan
 
 PATH = "/v1/audio/speech"
 
-_COALESCE = 1 << 18
-"""Samples that are joined into one write at most."""
-_INLINE = 1 << 18
-"""Samples that plain conversion to 16 bit may take on the event loop (under a millisecond)."""
-_INLINE_HEAVY = 1 << 11
-"""The same where a codec, a resampler or a stretch works on them."""
 _PACE = 0.02
 """Seconds between two writes to a client, or as long as the first of them plays: what is made faster than that goes
 out together. A client does not hear it, and under load it halves the cost of a request."""
-
-
-class Sound:
-    """The pipeline's chunks of one request, encoded; and what is to be known of them in the end."""
-
-    def __init__(self, plan: SpeechPlan, pipeline: Pipeline) -> None:
-        task = pipeline.recipe.task
-        assert isinstance(task, Speech)
-        self._plan = plan
-        self._source_rate = task.sample_rate
-        self._downmix = task.channels > plan.channels
-        self._heavy = plan.format not in ("pcm", "wav") or plan.sample_rate != task.sample_rate or plan.stretch != 1.0
-        self._output: AudioOutput | None = None
-        self.samples = 0
-        self.input_tokens = 0
-        self.output_tokens = 0
-        self.finish_reason: str | None = None
-
-    @property
-    def seconds(self) -> float:
-        return self.samples / self._source_rate / self._plan.stretch
-
-    def take(self, chunk: AudioChunk) -> NDArray[Any]:
-        """Note what a chunk says and give its samples."""
-        if chunk.sample_rate != self._source_rate:
-            self._follow(chunk.sample_rate)
-        if chunk.usage is not None:
-            self.input_tokens += chunk.usage.input_tokens
-            self.output_tokens += chunk.usage.output_tokens
-        if chunk.finish_reason is not None:
-            self.finish_reason = chunk.finish_reason
-        samples = chunk.samples
-        self.samples += len(samples)
-        return samples.mean(axis=1, dtype=np.float32) if self._downmix else samples
-
-    def _follow(self, rate: int) -> None:
-        """Weights may have another rate than the recipe says, whose rate clients are still given."""
-        if self.samples or self._output is not None:
-            raise StageFailed(f"the model went from {self._source_rate} to {rate} Hz in the middle of a request")
-        self._source_rate = rate
-        self._heavy = True
-
-    def take_ready(self, first: AudioChunk, stream: RequestStream) -> NDArray[Any]:
-        """``first`` and what has arrived since: under load one write carries several chunks."""
-        samples = self.take(first)
-        size = len(samples)
-        more: list[NDArray[Any]] = []
-        while size < _COALESCE and (chunk := stream.poll()) is not None:
-            more.append(self.take(chunk))
-            size += len(more[-1])
-        return np.concatenate([samples, *more]) if more else samples
-
-    def check(self) -> None:
-        """Raises StageFailed when the stream has ended without a sound."""
-        if not self.samples:
-            raise StageFailed("the model gave no sound")
-
-    @property
-    def _out(self) -> AudioOutput:
-        if self._output is None:
-            plan = self._plan
-            self._output = AudioOutput(
-                plan.format, self._source_rate, plan.sample_rate, plan.channels, speed=plan.stretch
-            )
-        return self._output
-
-    async def encode(self, samples: NDArray[Any]) -> bytes:
-        """The bytes that are ready when these samples are in."""
-        if len(samples) <= (_INLINE_HEAVY if self._heavy else _INLINE):
-            return self._out.write(samples)
-        return await asyncio.to_thread(self._out.write, samples)
-
-    async def finish(self) -> bytes:
-        return await asyncio.to_thread(self._out.finish) if self._heavy else self._out.finish()
-
-    async def whole(self, parts: list[NDArray[Any]]) -> bytes:
-        plan = self._plan
-        return await asyncio.to_thread(
-            lambda: AudioOutput.whole(
-                plan.format,
-                np.concatenate(parts),
-                self._source_rate,
-                plan.sample_rate,
-                plan.channels,
-                speed=plan.stretch,
-            )
-        )
-
-    def usage(self) -> dict[str, int]:
-        return {
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "total_tokens": self.input_tokens + self.output_tokens,
-        }
 
 
 class SpeechEndpoint:
@@ -175,11 +73,13 @@ class SpeechEndpoint:
         stream = pipeline.submit(plan.request, exchange.unique_id())
         headers = [*(SSE_HEADERS if plan.sse else _headers(plan)), *more_headers]
         sound = Sound(plan, pipeline)
-        async with Answer(scope, receive, send, stream, runtime.settings.stall_seconds, headers) as answer:
-            if plan.whole:
-                await self._send_whole(sound, stream, answer, exchange)
-            else:
-                await self._send_stream(plan, sound, stream, answer, exchange)
+        stall = runtime.settings.stall_seconds
+        with contextlib.closing(sound):
+            async with Answer(scope, receive, send, stream, stall, headers) as answer:
+                if plan.whole:
+                    await self._send_whole(sound, stream, answer, exchange)
+                else:
+                    await self._send_stream(plan, sound, stream, answer, exchange)
         runtime.metrics.audio(exchange.model, "speech", sound.seconds)
 
     async def _send_whole(self, sound: Sound, stream: RequestStream, answer: Answer, exchange: Exchange) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
 import numpy as np
 import pytest
 
@@ -65,3 +68,26 @@ def test_bad_requests():
         AudioOutput("pcm", 24000, 24000, speed=9)
     with pytest.raises(BadRequest, match="not an audio format"):
         AudioOutput("m4b", 24000, 24000)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_an_output_that_is_given_up_frees_its_threads(fmt):
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before = threads()
+    gc.disable()
+    try:
+        for _ in range(5):
+            output = AudioOutput(fmt, 24000, 24000)
+            output.write(np.zeros(24000, np.float32))
+            output.close()
+            output.close()
+            with pytest.raises(ValueError, match="finished"):
+                output.write(np.zeros(1, np.float32))
+        assert threads() <= before + 2
+        finished = AudioOutput(fmt, 24000, 24000)
+        assert finished.write(np.zeros(24000, np.float32)) + finished.finish()
+        finished.close()
+    finally:
+        gc.enable()

@@ -15,6 +15,7 @@ import server_toys
 from server_harness import Running, error, eventually
 
 import omni
+from omni.audio import AudioOutput
 from omni.server.settings import ServerSettings
 
 SPEECH, HEAR = "/v1/audio/speech", "/v1/audio/transcriptions"
@@ -118,6 +119,19 @@ def test_many_clients_that_leave_at_any_moment_leave_nothing(served):
     assert eventually(lambda: served.metric("omni_pipeline_requests_total", model="tone") == total + 60, 3)
     assert eventually(lambda: busy(served, "tone") == 0)
     assert eventually(lambda: served.metric("omni_http_in_flight") == 1)
+
+
+@pytest.mark.parametrize("text", ["one two", "FOREVER", "one " * 60 + "BOOM"])
+def test_every_codec_is_closed_however_its_request_ends(served, monkeypatch, text):
+    """Its threads would live on until the garbage collector comes by."""
+    closed: list[AudioOutput] = []
+    monkeypatch.setattr(AudioOutput, "close", lambda self: closed.append(self))
+    sock = speak(served, input=text, response_format="mp3")
+    assert sock.recv(1000).startswith(b"HTTP/1.1 200 OK")
+    if text == "FOREVER":
+        sock.close()
+    assert eventually(lambda: closed)
+    sock.close()
 
 
 def test_a_slow_client_holds_up_only_itself(served):
