@@ -39,7 +39,7 @@ def locate(recipe: Recipe, source: str | None = None, *, download: bool = True) 
             return LocalWeights(folder.resolve(), digest_of(folder))
         if folder.exists():
             raise WeightsError(f"weights {source!r}: this is a file; name the folder that holds it")
-        if not _HUB_ID.match(source) or source.startswith((".", "/", "~")):
+        if not _HUB_ID.match(source):
             raise WeightsError(f"weights {source!r}: there is no such folder, and it is no Hub id (owner/name)")
         repo, _, revision = source.partition("@")
         allow = declared.allow if declared is not None else ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -162,6 +164,45 @@ def test_poll_gives_what_is_there_and_never_waits() -> None:
                 await anext(stream)
             with pytest.raises(StopAsyncIteration):
                 await anext(stream)
+
+    run(test)
+
+
+def test_gather_waits_for_the_time_the_end_or_no_room() -> None:
+    async def test() -> None:
+        async with pipeline() as pipe:
+            stream = submit(pipe, "3 x few")
+            await stream.gather(20)
+            assert [stream.poll() is not None for _ in range(4)] == [True, True, True, False]
+            stream = submit(pipe, "1000 x many")
+            await stream.gather(20)
+            assert not stream._edge.room
+            stream.cancel()
+            stream = submit(pipe, "3 x gate")
+            await stream.gather(0.01)
+            assert stream.poll() is None
+            gathering = asyncio.create_task(stream.gather(20))
+            await asyncio.sleep(0)
+            stream.cancel()
+            await gathering
+            toy_stages.GATE.open()
+
+    run(test)
+
+
+def test_a_request_that_has_ended_is_not_kept_until_its_timeout() -> None:
+    async def test() -> None:
+        async with pipeline() as pipe:
+            ended = []
+            for text in ("3 x whole", "1000 x breaks", "1000 x cancelled"):
+                stream = submit(pipe, text)
+                await anext(stream, None) if "breaks" not in text else None
+                stream.cancel()
+                ended.append(weakref.ref(stream))
+            del stream
+            await settle(pipe)
+            gc.collect()
+            assert [ref() for ref in ended] == [None, None, None]
 
     run(test)
 

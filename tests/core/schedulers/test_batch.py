@@ -185,6 +185,20 @@ def test_a_batch_that_fails_is_tried_again_item_by_item() -> None:
     run(test)
 
 
+def test_an_error_as_a_result_is_its_items_alone() -> None:
+    async def test() -> None:
+        scheduler, stage = batch()
+        refusal, good = BadRequest("no threes", param="input"), stage.encode
+        stage.encode = lambda items: [refusal if i.value == 3 else r for i, r in zip(items, good(items), strict=True)]
+        bad, beside = Request(scheduler, "bad").put(3).end(), Request(scheduler, "beside").put(4).end()
+        assert await bad.error() is refusal
+        assert await beside.rest() == [8]
+        assert stage.batches == [[3, 4]]
+        await scheduler.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize("result", [lambda items: [], lambda items: None, lambda items: ["text"] * len(items)])
 def test_results_of_a_wrong_shape_are_errors(result: Any) -> None:
     async def test() -> None:

@@ -199,6 +199,21 @@ def test_a_job_makes_no_more_than_there_was_room_for_and_leaves_the_rest_on_the_
     run(test)
 
 
+def test_a_job_stops_when_its_steps_have_filled_the_room() -> None:
+    async def test() -> None:
+        scheduler, stage = stream()
+        stage._one = lambda job: [Item(value=item.value) for item in job.items for _ in range(2)]
+        request = Request(scheduler, capacity=3).put(*range(10)).end()
+        await quiet(scheduler)
+        # The second step overshoots by one; a third would have nothing to do with the room.
+        assert len(stage.batches) == 2
+        assert len(request.output.items) == 4
+        assert await request.rest() == [n for n in range(10) for _ in range(2)]
+        await scheduler.close()
+
+    run(test)
+
+
 def test_outputs_leave_while_the_next_step_of_the_same_job_is_under_way(turn: float) -> None:
     async def test() -> None:
         scheduler, stage = stream()
