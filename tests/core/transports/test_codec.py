@@ -33,7 +33,9 @@ def test_items_arrive_as_equal_copies() -> None:
     assert edge.error is None
 
 
-@pytest.mark.parametrize("content", [object(), 2**80, np.array([object()]), lambda: None], ids=["object", "huge", "objects", "function"])
+@pytest.mark.parametrize(
+    "content", [object(), 2**80, np.array([object()]), lambda: None], ids=["object", "huge", "objects", "function"]
+)
 def test_what_cannot_cross_fails_the_stream_in_words(content: Any) -> None:
     edge = Edge(4)
     CodecTransport().connect(Box, edge).put(Box(content=content))
