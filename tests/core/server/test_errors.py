@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import httpx
 import openai
 import pytest
+from fastapi import WebSocket
 from server_harness import error, eventually
 
 
@@ -103,3 +105,29 @@ def test_the_key(start):
     assert client.audio.speech.create(model="tts-1", voice="alloy", input="hi").content
     upload = httpx.post(running.url + "/v1/audio/transcriptions", content=bytes(1 << 20))
     assert upload.status_code == 401
+
+
+@pytest.mark.parametrize(("key", "answer"), [(None, "websocket.close"), ("s3cret", "reached")])
+def test_the_key_of_a_websocket(start, key, answer):
+    """Plugins may add some; they are behind the same key."""
+    app = start(api_key="s3cret").app
+
+    @app.websocket("/live")
+    async def live(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.send_text("reached")
+        await websocket.close()
+
+    sent: list[dict] = []
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    async def receive() -> dict:
+        return {"type": "websocket.connect"}
+
+    headers = [] if key is None else [(b"authorization", f"Bearer {key}".encode())]
+    scope = {"type": "websocket", "path": "/live", "headers": headers, "query_string": b"", "subprotocols": []}
+    asyncio.run(app(scope, receive, send))
+    assert any(answer in (message["type"], message.get("text")) for message in sent)
+    assert (len(sent) == 1) == (key is None)
