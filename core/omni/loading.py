@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,6 +37,23 @@ def request_type(recipe: Recipe) -> type[Message]:
 def result_type(recipe: Recipe) -> type[Message]:
     """What a recipe's last stage gives."""
     return _RESULTS[recipe.task.kind]
+
+
+def fit_task(config: RecipeConfig, folder: Path | None) -> RecipeConfig:
+    """The recipe with the task that the weights in ``folder`` can do (see :attr:`Recipe.task_of`).
+
+    Raises:
+        ConfigError: the function that the recipe names does not exist, or gives another kind of task.
+        WeightsError: the weights do not say.
+    """
+    recipe = config.recipe
+    if recipe.task_of is None:
+        return config
+    what = f"task_of of recipe {recipe.name!r}"
+    task = import_path(recipe.task_of, what)(recipe, folder)
+    if type(task) is not type(recipe.task):
+        raise ConfigError(f"{what}: {recipe.task_of} gave {type(task).__name__}, not {type(recipe.task).__name__}")
+    return RecipeConfig(recipe.model_copy(update={"task": task}), config.settings)
 
 
 def check(config: RecipeConfig) -> list[CheckedStage]:

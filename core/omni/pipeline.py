@@ -13,7 +13,7 @@ from typing import Any, Literal
 from omni.config import RecipeConfig
 from omni.errors import BadRequest, Busy, Cancelled, DeadlineExceeded, OmniError, Unavailable
 from omni.executors.base import StageLaunch
-from omni.loading import CheckedStage, check, engine_for
+from omni.loading import CheckedStage, check, engine_for, fit_task
 from omni.messages import Message
 from omni.plugins import Plugins
 from omni.recipe import Limits, Recipe
@@ -215,6 +215,7 @@ class Pipeline:
         report(recipe.name, "weights", "locating")
         weights = await in_thread(partial(locate, recipe, config.text("weights")), "weights")
         report(recipe.name, "weights", "ready" if weights else "none needed")
+        config = await in_thread(partial(fit_task, config, weights.path if weights else None), "weights")
         executor = plugins.build(plugins.executors(), config.text("executor", "inprocess") or "", "executor")
         transport = plugins.build(plugins.transports(), config.text("transport", "inproc") or "", "transport")
         mailbox = Mailbox(asyncio.get_running_loop())

@@ -146,7 +146,9 @@ class Limits(_Frozen):
 class Recipe(_Frozen):
     """A servable model: a graph of stages with its task, weights and limits.
 
-    ``default`` recipes are what ``omni launch`` serves when none is named.
+    ``default`` recipes are what ``omni launch`` serves when none is named. ``task`` is what the declared weights can do;
+    where others may do more or less, ``task_of`` names a function ``(recipe, folder or None) -> task`` that reads from
+    the weights at hand what they can.
     """
 
     name: Annotated[str, Field(pattern=_NAME)]
@@ -161,6 +163,7 @@ class Recipe(_Frozen):
     limits: Limits = Limits()
     samples: ImportPath | None = None
     default: bool = False
+    task_of: ImportPath | None = None
 
     @model_validator(mode="after")
     def _graph(self) -> Recipe:

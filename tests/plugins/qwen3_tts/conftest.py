@@ -1,0 +1,145 @@
+"""The tiny random checkpoints and the arrays of the reference that belong to them.
+
+The three kinds of model share their talker and codec, so one of them is in the repository whole and the others are made
+from it and their own ``config.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from omni.engines.base import Prompt, SamplingParams
+from omni.engines.torch import TorchEngine, parse_options
+from qwen3_tts.config import load_config
+from qwen3_tts.loader import load_talker
+from qwen3_tts.model import Talker
+from qwen3_tts.prompts import PromptBuilder
+from qwen3_tts.tokenizer import QwenTokenizer
+
+HERE = str(Path(__file__).parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)
+
+DATA = Path(__file__).parents[2] / "data" / "qwen3_tts"
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder in the Hub's layout for each kind of model."""
+    base = DATA / "base"
+    found = {"base": base}
+    talker = {
+        name: tensor
+        for name, tensor in load_file(base / "model.safetensors").items()
+        if not name.startswith("speaker_encoder.")
+    }
+    for kind in ("custom_voice", "voice_design"):
+        folder = tmp_path_factory.mktemp(kind)
+        shutil.copytree(base, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("/model.safetensors"))
+        shutil.copy(DATA / kind / "config.json", folder)
+        save_file(talker, folder / "model.safetensors")
+        found[kind] = folder
+    return found
+
+
+@pytest.fixture(scope="session")
+def golden() -> dict[str, torch.Tensor]:
+    return load_file(DATA / "golden.safetensors")
+
+
+@pytest.fixture(scope="session")
+def meta() -> dict[str, Any]:
+    return json.loads((DATA / "golden.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
+def talkers(folders: dict[str, Path]) -> dict[str, Talker]:
+    return {
+        kind: load_talker(folder, device=torch.device("cpu"), dtype=torch.float32) for kind, folder in folders.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def builders(folders: dict[str, Path]) -> dict[str, PromptBuilder]:
+    return {kind: PromptBuilder(load_config(folder), QwenTokenizer.load(folder)) for kind, folder in folders.items()}
+
+
+class Sink:
+    """Collects a request's steps; never full."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Any] = []
+        self.error: Exception | None = None
+        self.ended = threading.Event()
+
+    def room(self) -> int:
+        return 1
+
+    def push(self, output: Any) -> None:
+        self.outputs.append(output)
+
+    def finish(self) -> None:
+        self.ended.set()
+
+    def fail(self, error: Exception) -> None:
+        self.error = error
+        self.ended.set()
+
+    def on_room(self, wake: Any) -> None:
+        pass
+
+    def result(self) -> tuple[np.ndarray, str]:
+        """Codes ``(codebooks, frames)`` and why it ended."""
+        assert self.ended.wait(60)
+        if self.error is not None:
+            raise self.error
+        codes = [o.codes for o in self.outputs if o.codes is not None]
+        return np.stack(codes, 1) if codes else np.zeros((0, 0), int), self.outputs[-1].finish_reason
+
+
+@pytest.fixture
+def tools() -> Iterator[SimpleNamespace]:
+    """``engine(model, **options)``; ``submit(engine, prompt, params) -> sink``; ``run``, the same to its end."""
+    engines: list[TorchEngine] = []
+
+    def engine(model: Talker, **options: Any) -> TorchEngine:
+        made = TorchEngine(model, parse_options({"kv_tokens": 8192, **options}))
+        made.start()
+        engines.append(made)
+        return made
+
+    def submit(engine: TorchEngine, prompt: Prompt, params: SamplingParams) -> Sink:
+        sink = Sink()
+        engine.submit("r", prompt, params, sink)
+        return sink
+
+    def run(engine: TorchEngine, prompt: Prompt, params: SamplingParams) -> tuple[np.ndarray, str]:
+        return submit(engine, prompt, params).result()
+
+    yield SimpleNamespace(engine=engine, submit=submit, run=run)
+    for made in engines:
+        made.close()
+
+
+def greedy(frames: int, tail: list[int], *, repetition_penalty: float = 1.05) -> SamplingParams:
+    return SamplingParams(
+        max_new_tokens=frames, temperature=0.0, repetition_penalty=repetition_penalty, extra={"tail": tail}
+    )
+
+
+@pytest.fixture(scope="session")
+def greedily() -> Callable[..., SamplingParams]:
+    """``greedily(frames, tail, repetition_penalty=1.05)``"""
+    return greedy
