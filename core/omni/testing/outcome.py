@@ -68,7 +68,8 @@ def joined(items: Sequence[Any]) -> Output:
     output = Output(items=list(items))
     chunks = [item for item in items if isinstance(item, AudioChunk)]
     if chunks:
-        parts = [np.asarray(c.samples, np.float32).reshape(len(c.samples), -1) for c in chunks]
+        parts = [np.asarray(c.samples, np.float32) for c in chunks]
+        parts = [part[:, None] if part.ndim == 1 else part for part in parts]
         output.sample_rate = chunks[0].sample_rate
         output.audio = np.concatenate(parts)
     for item in items:
