@@ -15,6 +15,8 @@ from fish_s2pro.codec.streaming import StreamingDecoder
 from fish_s2pro.messages import CodeFrames
 from omni import AudioChunk, DecodeJob, Decoder, DecoderOptions, Usage
 
+_AT_ONCE = 64
+"""Frames of a stream that are decoded together; a longer chunk is decoded in pieces, so that state stays small."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -27,9 +29,9 @@ class VocoderOptions(DecoderOptions):
     ``random_width``: random weights of this fraction of the published widths, in place of a checkpoint.
     """
 
-    first_chunk: Annotated[int, Field(ge=1, le=256)] = 1
+    first_chunk: Annotated[int, Field(ge=1)] = 1
     chunk_growth: Annotated[float, Field(ge=1)] = 2.0
-    max_chunk: Annotated[int, Field(ge=1, le=256)] = 8
+    max_chunk: Annotated[int, Field(ge=1)] = 8
     device: str = "auto"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     streams: Annotated[int, Field(ge=1, le=4096)] = 8
@@ -53,7 +55,7 @@ class Vocoder(Decoder[CodeFrames, AudioChunk]):
         self._streams = StreamingDecoder(
             decoder,
             streams=options.streams,
-            max_frames=max(options.first_chunk, options.max_chunk),
+            max_frames=min(_AT_ONCE, max(options.first_chunk, options.max_chunk)),
             max_batch=options.max_batch,
         )
 
