@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,7 +13,6 @@ from omni import (
     Limits,
     Message,
     Preprocess,
-    PreprocessOptions,
     Recipe,
     Speech,
     SpeechRequest,
@@ -23,13 +21,10 @@ from omni import (
 
 CHUNKS, SAMPLES, RATE = 20, 2048, 24000
 SOUND = np.zeros(SAMPLES, np.float32)
-HOPS: list[float] = []
-"""Seconds from one stage's hands into the next one's."""
 
 
 class Frame(Message):
     number: int
-    left: float
 
 
 class Chunks(Preprocess[SpeechRequest, AudioChunk]):
@@ -45,26 +40,14 @@ class Text(Preprocess[SpeechRequest, SpeechRequest]):
         return item
 
 
-class FramesOptions(PreprocessOptions):
-    pause_ms: float = 0.0
-
-
 class Frames(Preprocess[SpeechRequest, Frame]):
-    """``pause_ms`` between two frames is the time that a model would take for one."""
-
-    Options = FramesOptions
-
     def process(self, item: SpeechRequest) -> Iterator[Frame]:
         for number in range(CHUNKS):
-            if self.options.pause_ms:
-                time.sleep(self.options.pause_ms / 1000)
-            yield Frame(number=number, left=time.perf_counter())
+            yield Frame(number=number)
 
 
 class Vocoder(Decoder[Frame, AudioChunk]):
     def decode(self, batch: Sequence[DecodeJob]) -> Sequence[Sequence[AudioChunk]]:
-        now = time.perf_counter()
-        HOPS.extend(now - item.left for job in batch for item in job.items)
         return [[AudioChunk(samples=SOUND, sample_rate=RATE) for _ in job.items] for job in batch]
 
 
