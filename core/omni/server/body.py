@@ -63,15 +63,14 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
-def check_length(scope: Scope, limit: int, what: str) -> None:
-    """Refuse before reading when the client itself says that the body is too large."""
+def declared_length(scope: Scope) -> int:
+    """What the client says about the size of its body, before any of it is read; 0 when it says nothing."""
     text = header(scope, b"content-length")
-    if text is not None and text.isdecimal() and int(text) > limit:
-        raise too_large(limit, what)
+    return int(text) if text is not None and text.isdecimal() else 0
 
 
-def too_large(limit: int, what: str) -> TooLarge:
-    return TooLarge(f"{what} may have at most {round(limit / MIB, 2):g} MiB")
+def too_large(limit: int, what: str, param: str | None = None) -> TooLarge:
+    return TooLarge(f"{what} may have at most {round(limit / MIB, 2):g} MiB", param=param)
 
 
 async def chunks(receive: Receive, pause: float) -> AsyncIterator[bytes]:
@@ -104,7 +103,8 @@ async def read_body(
         TooLarge, Busy, BodyTimeout, Cancelled: see :func:`chunks`; or a limit is exceeded.
         BadRequest: the body is compressed.
     """
-    check_length(scope, limit, what)
+    if declared_length(scope) > limit:
+        raise too_large(limit, what)
     encoding = header(scope, b"content-encoding")
     if encoding not in (None, "identity"):
         raise BadRequest("compressed bodies are not taken; send it without Content-Encoding")

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from omni.errors import BadRequest
 from omni.pipeline import Pipeline, RequestStream
 from omni.recipe import Transcription
-from omni.server.body import Share, read_body
+from omni.server.body import Share, header, read_body
 from omni.server.exchange import Exchange
 from omni.server.fields import decode_object
 from omni.server.responses import SSE_HEADERS, Answer, event
@@ -25,6 +25,7 @@ from omni.server.upload import Form, boundary_of, read_form
 from omni.service import Service
 
 PATH = "/v1/audio/transcriptions"
+_BODY = "send a multipart form with 'file', or JSON with 'input_audio': {'data': base64, 'format': …}"
 
 
 class TranscriptionEndpoint:
@@ -54,6 +55,8 @@ class TranscriptionEndpoint:
         budget = runtime.memory if boundary is None else runtime.spool
         with budget.share() as share, Form() as form:
             if boundary is None:
+                if "json" not in (header(scope, b"content-type") or "json").lower():
+                    raise BadRequest(_BODY, param="file")
                 pipeline, plan = await self._from_json(service, scope, receive, share)
             else:
                 pipeline, plan = await self._from_form(service, form, boundary, scope, receive, share)
@@ -103,7 +106,7 @@ async def _input_audio(given: Any, limit: int) -> NDArray[np.uint8]:
     data = given.get("data") if isinstance(given, dict) and set(given) <= {"data", "format"} else None
     if not isinstance(data, str):
         raise BadRequest(
-            "send a multipart form with 'file', or JSON with 'input_audio': {'data': base64, 'format': …}",
+            _BODY,
             param="input_audio",
         )
     return await asyncio.to_thread(decode_base64, data, limit, "input_audio.data")

@@ -15,7 +15,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.types import Receive, Scope
 
 from omni.errors import BadRequest, Unavailable
-from omni.server.body import Share, check_length, chunks, header, too_large
+from omni.server.body import Share, chunks, declared_length, header, too_large
 from omni.server.errors import shown
 from omni.server.settings import MIB
 
@@ -165,7 +165,7 @@ class FormReader:
         if self._field is None:
             self._form.file.add(data[start:end])
             if self._form.file.size > self._max_file:
-                raise too_large(self._max_file, "a file")
+                raise too_large(self._max_file, "a file", "file")
             return
         self._field += data[start:end]
         if len(self._field) > MAX_FIELD:
@@ -205,7 +205,8 @@ async def read_form(
         Busy, Unavailable, BodyTimeout, Cancelled: see :class:`Spool` and :func:`omni.server.body.chunks`.
     """
     limit = max_file + OVERHEAD
-    check_length(scope, limit, "a file")
+    if declared_length(scope) > limit:
+        raise too_large(max_file, "a file", "file")
     if not boundary:
         raise BadRequest("the multipart body has no boundary in its Content-Type")
     reader = FormReader(form, max_file)
@@ -215,7 +216,7 @@ async def read_form(
         async for chunk in chunks(receive, pause):
             received += len(chunk)
             if received > limit:
-                raise too_large(max_file, "a file")
+                raise too_large(max_file, "a file", "file")
             parser.write(chunk)
             await form.file.flush(share)
     except FormParserError as error:

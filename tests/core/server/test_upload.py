@@ -103,6 +103,13 @@ def test_bad_forms(http, body, param, needle):
     assert http.get("/ready").status_code == 200
 
 
+@pytest.mark.parametrize("kind", ["audio/wav", "application/x-www-form-urlencoded"])
+def test_a_body_that_is_no_form(http, kind):
+    answer = send(http, FILE, {"content-type": kind})
+    assert answer.status_code == 400
+    assert "multipart form with 'file'" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=" + "x" * 300])
 def test_bad_boundaries(http, kind):
     assert send(http, form(part("file", FILE)), {"content-type": kind}).status_code == 400
@@ -112,6 +119,7 @@ def refused(response: httpx.Response, limit: str) -> None:
     assert response.status_code == 413
     error = response.json()["error"]
     assert error["code"] == "request_too_large"
+    assert error["param"] == ("file" if limit == "8" else None)
     assert f"{limit} MiB" in error["message"]
     assert response.headers["x-request-id"]
 
@@ -161,6 +169,7 @@ def test_two_gigabytes_are_refused_by_their_length_alone(raw):
     answer = raw.sock.recv(4096)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"100 Continue" not in answer
+    assert b"at most 8 MiB" in answer
     assert b"connection: close" in answer
 
 
