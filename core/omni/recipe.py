@@ -146,7 +146,7 @@ class Limits(_Frozen):
 class Recipe(_Frozen):
     """A servable model: a graph of stages with its task, weights and limits.
 
-    ``default`` recipes are what ``omni launch`` serves when none is named. ``task`` is what the declared weights can do;
+    ``default`` recipes are what ``omni launch`` serves when none is named. ``task`` is what the declared weights do;
     where others may do more or less, ``task_of`` names a function ``(recipe, folder or None) -> task`` that reads from
     the weights at hand what they can.
     """
