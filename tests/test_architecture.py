@@ -59,9 +59,11 @@ def test_no_model_name_occurs_in_core() -> None:
     assert hits == []
 
 
-def test_every_plugin_folder_is_under_the_import_contracts() -> None:
+def test_every_plugin_folder_is_registered_packaged_and_under_the_import_contracts() -> None:
     folders = {path.parent.name for path in PLUGINS.glob("*/__init__.py")}
-    assert set(PROJECT["project"]["entry-points"]["omni"].values()) <= folders
+    assert set(PROJECT["project"]["entry-points"]["omni"].values()) == folders
+    packaged = set(PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    assert {f"plugins/{folder}" for folder in folders} <= packaged
     linter = PROJECT["tool"]["importlinter"]
     assert folders | {"omni"} == set(linter["root_packages"])
     contracts = {contract["name"]: contract for contract in linter["contracts"]}
