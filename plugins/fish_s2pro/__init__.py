@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from omni.service import Service
 
 _LICENSE = "Fish Audio Research License (non-commercial; commercial use needs a separate licence)"
+_ACCESS = (
+    f"The weights (11 GB) are under the {_LICENSE}: accept it at https://huggingface.co/fishaudio/s2-pro and set "
+    "HF_TOKEN (or run 'hf auth login') first. To try the API without them: --recipe fish-s2-pro-random."
+)
 _TASK = Speech(
     sample_rate=44_100,
     voices=("default",),
@@ -44,7 +48,7 @@ def omni_recipes() -> list[Recipe]:
             weights=Weights(
                 "fishaudio/s2-pro",
                 allow=("*.json", "*.safetensors", "codec.pth"),
-                access=f"The weights are under the {_LICENSE}; the repository asks you to accept it.",
+                access=_ACCESS,
             ),
             stages=_stages(),
             samples="fish_s2pro.samples:samples",

@@ -7,6 +7,8 @@ from fish_serving import CKPT
 
 from omni.testing import conformance
 
+CODEC = ("reference", "vocoder")
+
 
 @pytest.mark.xdist_group("fish_conformance")
 class TestCheckpoint(conformance("fish-s2-pro", weights=str(CKPT))):
@@ -14,5 +16,5 @@ class TestCheckpoint(conformance("fish-s2-pro", weights=str(CKPT))):
 
 
 @pytest.mark.xdist_group("fish_conformance_random")
-class TestRandom(conformance("fish-s2-pro-random")):
+class TestRandom(conformance("fish-s2-pro-random", sets=[f"{stage}.random_width=0.0625" for stage in CODEC])):
     pass
