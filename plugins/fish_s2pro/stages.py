@@ -115,7 +115,7 @@ class DualARStage(AR[Encoded, CodeFrames]):
         if state.frames:
             state.conversation.answer(np.stack(state.frames, axis=1))
             state.frames = []
-        context = self._config.text.max_seq_len
+        context = self.max_tokens or self._config.text.max_seq_len
         room = context - (prepared.max_new_tokens or min(_SPEECH_ROOM, context // 2))
         if room <= 0:
             raise BadRequest(

@@ -134,6 +134,9 @@ class ModelSource(msgspec.Struct, kw_only=True, frozen=True):
 class Engine(Protocol):
     """Continuous batching behind submit and abort; thread-safe."""
 
+    max_tokens: int
+    """Positions that one request may take, prompt and output together; known after :meth:`start`."""
+
     def start(self) -> None:
         """Allocate and start the engine's thread or process. Raises ConfigError for impossible options."""
 

@@ -45,6 +45,7 @@ def load(launch: StageLaunch) -> tuple[Stage[Any, Any], Engine | None]:
             model = _source(stage) if getattr(launch.engine, "takes_source", False) else stage.model()
             engine = launch.engine(model, launch.engine_options or {})
             engine.start()
+            stage.max_tokens = engine.max_tokens
         return stage, engine
     except BaseException as error:
         close(stage, engine)

@@ -136,10 +136,15 @@ class AROptions(StageOptions):
 
 
 class AR(Stage[In, Out]):
-    """Autoregressive decoding. The author gives the model and the prompt, the engine is core's."""
+    """Autoregressive decoding. The author gives the model and the prompt, the engine is core's.
+
+    ``max_tokens``: positions that the engine gives one request, prompt and output together; core sets it before the
+    first prompt is asked for.
+    """
 
     kind: ClassVar[str] = "ar"
     Options: ClassVar[type[StageOptions]] = AROptions
+    max_tokens: int = 0
 
     def model(self) -> ARModel:
         """The model that the engine runs; called once, after ``load``, in a worker thread. Weights belong here and not

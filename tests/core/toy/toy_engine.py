@@ -67,6 +67,7 @@ class ToyEngine:
     def __init__(self, model: Any, options: Mapping[str, Any]) -> None:
         self._model = model
         self._options = ToyOptions.model_validate(dict(options))
+        self.max_tokens = self._options.kv_tokens
         self._lock = threading.Condition()
         self._waiting: list[Row] = []
         self._running: list[Row] = []

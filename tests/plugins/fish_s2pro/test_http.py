@@ -111,8 +111,12 @@ def test_audio_is_the_golden_audio(served, golden, meta, decoder, golden_voices,
         assert_same(found[: len(want)], want)
 
 
-def by_parts(served, tools, model, tokenizer, decoder, ckpt, fields: dict[str, Any], voices) -> np.ndarray:
-    """What the parts give without a pipeline: prompts, engine and codec, one after the other."""
+def by_parts(
+    tools, model, tokenizer, decoder, ckpt, fields: dict[str, Any], voices, context: int | None = None
+) -> np.ndarray:
+    """What the parts give without a pipeline: prompts, engine and codec, one after the other. ``context``: positions of
+    a prompt and its speech."""
+    room = (context or model.max_positions) - fields["max_new_tokens"]
     encoder = load_encoder(ckpt)
     references = [
         Reference(text, encoder.encode(torch.from_numpy(load_reference(audio, 44100))).numpy())
@@ -124,7 +128,7 @@ def by_parts(served, tools, model, tokenizer, decoder, ckpt, fields: dict[str, A
     for text in batch_texts(fields["input"], fields.get("chunk_length", 200)):
         sink = tools.Sink()
         params = SamplingParams(max_new_tokens=fields["max_new_tokens"], top_k=1)
-        engine.submit("r", talk.ask(text, model.max_positions - fields["max_new_tokens"]), params, sink)
+        engine.submit("r", talk.ask(text, room), params, sink)
         codes, _ = tools.finish(sink)
         talk.answer(codes)
         frames.append(codes)
@@ -134,7 +138,7 @@ def by_parts(served, tools, model, tokenizer, decoder, ckpt, fields: dict[str, A
 def test_a_voice_is_encoded_and_becomes_context(served, tools, model, tokenizer, decoder, ckpt) -> None:
     fields = {"input": TEXT, "max_new_tokens": 10}
     given = [(voice(0.4), "A low voice."), (voice(0.3, 220.0), "A higher one.")]
-    want = by_parts(served, tools, model, tokenizer, decoder, ckpt, fields, given)
+    want = by_parts(tools, model, tokenizer, decoder, ckpt, fields, given)
     plain = [{"audio": base64_of(audio), "text": text} for audio, text in given]
     urls = [{"audio": "data:audio/wav;base64," + base64_of(audio), "text": text} for audio, text in given]
     for references in (plain, urls):
@@ -146,13 +150,25 @@ def test_a_voice_is_encoded_and_becomes_context(served, tools, model, tokenizer,
 def test_long_text_is_spoken_in_batches_with_context(served, tools, model, tokenizer, decoder, ckpt) -> None:
     fields = {"input": LONG, "chunk_length": 100, "max_new_tokens": 5}
     assert len(batch_texts(LONG, 100)) == 3
-    want = by_parts(served, tools, model, tokenizer, decoder, ckpt, fields, [])
+    want = by_parts(tools, model, tokenizer, decoder, ckpt, fields, [])
     assert len(want) == 15 * FRAME
     assert_same(served.speak(**fields, top_k=1), want)
     # Without its context the last batch is spoken otherwise.
     last = batch_texts(LONG, 100)[-1]
     alone = served.speak(input=last, top_k=1, max_new_tokens=5)
     assert np.abs(alone - want[10 * FRAME :]).max() > 100
+
+
+def test_a_long_text_in_a_small_cache_forgets_its_beginning(start, tools, model, tokenizer, decoder, ckpt) -> None:
+    """The context of its last batches would not fit, which must not end the request in its middle."""
+    server = start(sets=["ar.torch.kv_tokens=500"])
+    fields = {"input": " ".join([LONG] * 3), "chunk_length": 100, "max_new_tokens": 20}
+    want = by_parts(tools, model, tokenizer, decoder, ckpt, fields, [], context=496)
+    assert_same(server.speak(**fields, top_k=1), want)
+    beyond = by_parts(tools, model, tokenizer, decoder, ckpt, fields, [])
+    assert len(beyond) == len(want) == 9 * 20 * FRAME
+    assert np.abs(beyond - want).max() > 100
+    refused(server, "max_new_tokens", "496", max_new_tokens=496)
 
 
 def test_a_long_text_is_never_cut_short(served) -> None:
