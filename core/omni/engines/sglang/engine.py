@@ -164,7 +164,7 @@ class SGLangEngine:
             return EngineStats(
                 running=max(self._load.running, begun),
                 waiting=max(self._load.waiting, len(open_) - begun),
-                paused=sum(bool(r.waiting) for r in self._live.values()),
+                paused=sum(bool(r.waiting) and not r.aborted for r in self._live.values()),
                 kv_tokens_used=self._load.tokens,
                 kv_tokens_total=self._kv_tokens,
                 prefix_hit_tokens_total=self._prefix_hits,
@@ -194,7 +194,7 @@ class SGLangEngine:
             error = Unavailable("the engine is closed")
         elif error is None or isinstance(error, StageFailed):
             why = "the SGLang engine has died" if error is None else error.message
-            error = StageFailed(f"{why}; its last words: {words}")
+            error = StageFailed(f"{why}: {words}" if words else why)
         self._die(error)
 
     def _die(self, error: OmniError) -> None:
@@ -203,6 +203,7 @@ class SGLangEngine:
             self._down = error.message
             left = list(self._live.values())
             self._live.clear()
+            self._load = wire.Load(0, 0, 0)
         for request in left:
             if not request.aborted:
                 self._tell(request, lambda r: r.sink.fail(error))
@@ -279,16 +280,15 @@ class SGLangEngine:
         assert self._process is not None
         while self._aborts:
             request = self._aborts.popleft()
-            request.waiting.clear()
             if request.number in self._live and not request.ended:
                 self._process.send(wire.Abort(request.number))
             self._forget_if_done(request)
-        for request in [r for r in self._live.values() if r.waiting]:
+        for request in [r for r in self._live.values() if r.waiting and not r.aborted]:
             self._deliver(request)
             self._forget_if_done(request)
 
     def _forget_if_done(self, request: _Request) -> None:
-        if request.ended and not request.waiting:
+        if request.ended and (request.aborted or not request.waiting):
             with self._lock:
                 self._live.pop(request.number, None)
 

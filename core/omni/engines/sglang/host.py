@@ -89,7 +89,10 @@ class Host:
         loop.run_forever()
 
     def _child_died(self, pid: int) -> None:
-        self.dead(StageFailed(f"a process of the SGLang engine has died (pid {pid})"))
+        # Left to be waited for, since the process object does that too.
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        how = "" if found is None else f" (status {found.si_status})"
+        self.dead(StageFailed(f"a process of the SGLang engine has died{how}"))
         os._exit(1)  # its siblings die with their parent
 
     def _tell(self, report: wire.Report) -> None:

@@ -56,6 +56,11 @@ class Process:
                     self._lines.append(line)
                     log.info("%s", line)
 
+    @property
+    def pid(self) -> int:
+        """Of the host, which is also the group's."""
+        return self._process.pid
+
     def send(self, order: wire.Order) -> None:
         """Thread-safe. Of a process that has died nothing is said here: :meth:`reports` does."""
         with self._sending:
@@ -86,11 +91,11 @@ class Process:
         """Kill it: SGLang has nothing to save, and does the same to its own."""
         self._process.kill()
 
-    def reap(self) -> str:
-        """After :meth:`reports` has raised, or when it should go: end all of it and remove what it leaves; gives the
-        line of its log that says why it has died."""
+    def reap(self) -> str | None:
+        """After :meth:`reports` has raised, or when it should go: end all of it and remove what it leaves. Gives the
+        exception in its log that says why it has died, if there is one."""
         self._process.kill()
-        code = self._process.wait()
+        self._process.wait()
         # Its children die with it, and only then is the log at its end.
         self._pump.join(_GROUP_SECONDS)
         if self._pump.is_alive():
@@ -99,9 +104,8 @@ class Process:
         self._connection.close()
         for file in self.leftovers:
             Path(file).unlink(missing_ok=True)
-        lines = list(self._lines)
-        raised = [line for line in lines if _EXCEPTION.match(line)]
-        return (raised or lines or [f"none (exit status {code})"])[-1]
+        raised = [line for line in self._lines if _EXCEPTION.match(line)]
+        return raised[-1] if raised else None
 
 
 def _environment(device: str) -> dict[str, str]:
