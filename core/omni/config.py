@@ -25,7 +25,7 @@ class Setting:
 @dataclass
 class RecipeConfig:
     """One recipe with what was set on top of it. Keys of ``settings`` are dotted paths: ``weights``, ``executor``,
-    ``transport``, ``limits.FIELD`` or ``stage.option``, down to the single value."""
+    ``transport``, ``limits.FIELD``, ``stage.option`` or ``stage.weights``, down to the single value."""
 
     recipe: Recipe
     settings: dict[str, Setting] = field(default_factory=dict)
@@ -38,9 +38,10 @@ class RecipeConfig:
             raise ConfigError(
                 f"{source}: {path!r}: recipe {self.recipe.name!r} has no stage {head!r}; it has: {stages}"
             )
-        if head in ("weights", "executor", "transport"):
-            if path != head or not isinstance(value, str):
-                raise ConfigError(f"{source}: {head!r} takes one string")
+        text = self._text_setting(path)
+        if text is not None:
+            if path != text or not isinstance(value, str):
+                raise ConfigError(f"{source}: {text!r} takes one string")
         elif head == path and not isinstance(value, Mapping):
             raise ConfigError(f"{source}: {path!r} takes a mapping of fields, or set {path}.FIELD")
         if isinstance(value, Mapping) and (value or head == path):
@@ -54,6 +55,14 @@ class RecipeConfig:
             if other.startswith(path + ".") or path.startswith(other + "."):
                 del self.settings[other]
         self.settings[path] = Setting(value, source)
+
+    def _text_setting(self, path: str) -> str | None:
+        """The setting that ``path`` is or lies below, where it is one that takes a string: not an option of a stage."""
+        head, _, rest = path.partition(".")
+        if head in RESERVED:
+            return head if head != "limits" else None
+        own = rest.partition(".")[0] == "weights" and self.recipe.stage(head).weights is not None
+        return f"{head}.weights" if own else None
 
     def text(self, name: str, default: str | None = None) -> str | None:
         setting = self.settings.get(name)
@@ -73,7 +82,10 @@ class RecipeConfig:
 
     def options(self, stage: str) -> dict[str, Any]:
         """Options of a stage: the recipe's, overridden field by field."""
-        return _merge(self.recipe.stage(stage).options, self.tree(stage))
+        spec, options = self.recipe.stage(stage), self.tree(stage)
+        if spec.weights is not None:
+            options.pop("weights", None)
+        return _merge(spec.options, options)
 
     def limits(self) -> Limits:
         try:

@@ -213,9 +213,10 @@ class Pipeline:
         stages = check(config)
         config.limits()
         report(recipe.name, "weights", "locating")
-        weights = await in_thread(partial(locate, recipe, config.text("weights")), "weights")
-        report(recipe.name, "weights", "ready" if weights else "none needed")
-        config = await in_thread(partial(fit_task, config, weights.path if weights else None), "weights")
+        weights = await in_thread(partial(_locate, config), "weights")
+        report(recipe.name, "weights", "ready" if any(weights.values()) else "none needed")
+        own = weights[None]
+        config = await in_thread(partial(fit_task, config, own.path if own else None), "weights")
         executor = plugins.build(plugins.executors(), config.text("executor", "inprocess") or "", "executor")
         transport = plugins.build(plugins.transports(), config.text("transport", "inproc") or "", "transport")
         mailbox = Mailbox(asyncio.get_running_loop())
@@ -225,7 +226,8 @@ class Pipeline:
         async def launch(stage: CheckedStage) -> None:
             name = stage.spec.name
             report(recipe.name, name, "loading")
-            up[name] = await executor.launch(_launch(config, stage, weights, plugins, notes), mailbox)
+            plan = _launch(config, stage, weights.get(name, own), plugins, notes)
+            up[name] = await executor.launch(plan, mailbox)
             report(recipe.name, name, "ready")
 
         try:
@@ -351,6 +353,13 @@ async def _close_all(schedulers: Iterable[Scheduler]) -> None:
     for error in results:
         if error is not None:
             log.error("a stage failed to close", exc_info=error)
+
+
+def _locate(config: RecipeConfig) -> dict[str | None, LocalWeights | None]:
+    """See :meth:`Recipe.all_weights`."""
+    recipe = config.recipe
+    setting = {stage: "weights" if stage is None else f"{stage}.weights" for stage in recipe.all_weights()}
+    return {stage: locate(recipe, config.text(name), stage=stage) for stage, name in setting.items()}
 
 
 def _launch(

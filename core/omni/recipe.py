@@ -104,13 +104,15 @@ class StageSpec(_Frozen):
     """One node of the graph. ``after`` names the stages it takes from (none: the request itself).
 
     ``options`` are defaults of the stage class's ``Options``; ``stream`` says that this stage gives a stream
-    of items for one item (informative, checked by the conformance kit).
+    of items for one item (informative, checked by the conformance kit). ``weights`` are the stage's own, in place of
+    the recipe's; ``--set STAGE.weights=SOURCE`` names others.
     """
 
     name: Annotated[str, Field(pattern=_STAGE)]
     cls: ImportPath
     after: tuple[str, ...] = ()
     stream: bool = False
+    weights: Weights | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
     def __init__(self, name: str, cls: str, **fields: Any) -> None:
@@ -200,6 +202,12 @@ class Recipe(_Frozen):
         """Names of the stages that no other stage comes after."""
         sources = {name for stage in self.stages for name in stage.after}
         return [stage.name for stage in self.stages if stage.name not in sources]
+
+    def all_weights(self) -> dict[str | None, Weights | None]:
+        """The recipe's own (None), and by name those of the stages that have others."""
+        found: dict[str | None, Weights | None] = {None: self.weights}
+        found |= {stage.name: stage.weights for stage in self.stages if stage.weights is not None}
+        return found
 
     def stage(self, name: str) -> StageSpec:
         return next(s for s in self.stages if s.name == name)

@@ -22,8 +22,20 @@ class LocalWeights:
     revision: str
 
 
-def locate(recipe: Recipe, source: str | None = None, *, download: bool = True) -> LocalWeights | None:
-    """Find the weights of a recipe; None when it declares none and none are named.
+@dataclass(frozen=True)
+class _Wanted:
+    """What is looked for, in the words of errors: ``what`` it is, the ``setting`` that names others."""
+
+    recipe: Recipe
+    what: str
+    setting: str
+
+
+def locate(
+    recipe: Recipe, source: str | None = None, *, stage: str | None = None, download: bool = True
+) -> LocalWeights | None:
+    """Find the weights of a recipe, or those that its ``stage`` has of its own; None when it declares none and none are
+    named.
 
     ``source`` is a local folder or a Hub id, ``owner/name`` or ``owner/name@revision``. With ``download`` False only
     what is already on this machine counts.
@@ -32,7 +44,12 @@ def locate(recipe: Recipe, source: str | None = None, *, download: bool = True) 
         WeightsError: it says what was tried and what to do.
         MissingDependency: the package that carries them is not installed; holds the pip line.
     """
-    declared = recipe.weights
+    declared = recipe.weights if stage is None else recipe.stage(stage).weights
+    wanted = (
+        _Wanted(recipe, f"weights of recipe {recipe.name!r}", "--weights DIR")
+        if stage is None
+        else _Wanted(recipe, f"weights of stage {stage!r} of recipe {recipe.name!r}", f"--set {stage}.weights=DIR")
+    )
     if source is not None:
         folder = Path(source).expanduser()
         if folder.is_dir():
@@ -43,12 +60,12 @@ def locate(recipe: Recipe, source: str | None = None, *, download: bool = True) 
             raise WeightsError(f"weights {source!r}: there is no such folder, and it is no Hub id (owner/name)")
         repo, _, revision = source.partition("@")
         allow = declared.allow if declared is not None else ()
-        return _from_hub(recipe, Weights(repo, revision=revision or None, allow=allow), download)
+        return _from_hub(wanted, Weights(repo, revision=revision or None, allow=allow), download)
     if declared is None:
         return None
     if declared.package is not None:
-        return _from_package(recipe, declared)
-    return _from_hub(recipe, declared, download)
+        return _from_package(wanted, declared)
+    return _from_hub(wanted, declared, download)
 
 
 def digest_of(folder: Path) -> str:
@@ -61,29 +78,28 @@ def digest_of(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _from_package(recipe: Recipe, declared: Weights) -> LocalWeights:
+def _from_package(wanted: _Wanted, declared: Weights) -> LocalWeights:
     assert declared.package is not None
     module = declared.package.partition(":")[0]
-    what = f"weights of recipe {recipe.name!r}"
     try:
-        function = import_path(declared.package, what)
+        function = import_path(declared.package, wanted.what)
     except ConfigError as error:
-        line = f"pip install {declared.pip}" if declared.pip else recipe.pip_line()
+        line = f"pip install {declared.pip}" if declared.pip else wanted.recipe.pip_line()
         raise MissingDependency(
-            f"the weights of recipe {recipe.name!r} come with the package {module!r}: {line}"
-            + (f" (or name other weights: --weights DIR or a Hub id such as {declared.repo})" if declared.repo else "")
+            f"the {wanted.what} come with the package {module!r}: {line}"
+            + (f" (or name others: {wanted.setting} or a Hub id such as {declared.repo})" if declared.repo else "")
             + f" [{error.message}]"
         ) from error
     try:
         folder = Path(function())
     except Exception as error:
-        raise WeightsError(f"{what}: {declared.package} failed: {type(error).__name__}: {error}") from error
+        raise WeightsError(f"{wanted.what}: {declared.package} failed: {type(error).__name__}: {error}") from error
     if not folder.is_dir():
-        raise WeightsError(f"{what}: {declared.package} gave {str(folder)!r}, which is no folder")
+        raise WeightsError(f"{wanted.what}: {declared.package} gave {str(folder)!r}, which is no folder")
     return LocalWeights(folder, digest_of(folder))
 
 
-def _from_hub(recipe: Recipe, declared: Weights, download: bool) -> LocalWeights:
+def _from_hub(wanted: _Wanted, declared: Weights, download: bool) -> LocalWeights:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -119,9 +135,9 @@ def _from_hub(recipe: Recipe, declared: Weights, download: bool) -> LocalWeights
     except Exception as error:
         # Offline, no connection, a server error, a full disk: the classes differ between versions of the Hub's client.
         raise WeightsError(
-            f"the weights of recipe {recipe.name!r} ({name}) are not on this machine and the Hub cannot be reached "
-            f"({_first_line(error)}). Either connect and run 'omni pull {recipe.name}', or copy the repository here "
-            f"and pass --weights DIR.{access}"
+            f"the {wanted.what} ({name}) are not on this machine and the Hub cannot be reached "
+            f"({_first_line(error)}). Either connect and run 'omni pull {wanted.recipe.name}', or copy the repository "
+            f"here and pass {wanted.setting}.{access}"
         ) from error
     return LocalWeights(Path(path), Path(path).name)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from omni import ConfigError, Limits, Recipe, Speech, StageSpec
+from omni import ConfigError, Limits, Recipe, Speech, StageSpec, Weights
 from omni.config import RecipeConfig, configure, parse_set, read_file
 
 
@@ -143,6 +143,23 @@ def test_weights() -> None:
         configure([VOICE, EARS], weights=["/e"])
     with pytest.raises(ConfigError, match="recipe 'nose' is not served"):
         one(weights=("nose=/n",))
+
+
+def test_weights_of_a_stage() -> None:
+    stages = tuple(
+        stage.model_copy(update={"weights": Weights("own/er")}) if stage.name == "vocoder" else stage
+        for stage in VOICE.stages
+    )
+    config = RecipeConfig(VOICE.model_copy(update={"stages": stages}))
+    assert config.text("vocoder.weights") is None
+    config.set("vocoder.weights", "a/b", "--set")
+    assert config.text("vocoder.weights") == "a/b"
+    assert "weights" not in config.options("vocoder"), "it is no option of the stage's class"
+    for path, value in (("vocoder.weights", 3), ("vocoder.weights.x", "a"), ("vocoder", {"weights": {"x": 1}})):
+        with pytest.raises(ConfigError, match=r"'vocoder\.weights' takes one string"):
+            config.set(path, value, "--set")
+    config.set("text.weights", "x", "--set")
+    assert config.options("text") == {"weights": "x"}, "a stage without weights of its own may have such an option"
 
 
 def test_a_file_is_read_and_its_settings_are_named_after_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from pipes import fresh, pipeline
 from typing import Any
 
@@ -14,7 +15,7 @@ import toy_tts
 from harness import Gate, run, stage_threads, threads_as_before, until
 from toy_stages import CHAIN, EVENTS
 
-from omni import ConfigError, MissingDependency
+from omni import ConfigError, MissingDependency, Weights
 from omni.config import RecipeConfig
 from omni.pipeline import Pipeline
 from omni.plugins import Plugins
@@ -128,5 +129,33 @@ def test_progress_tells_what_is_loading() -> None:
         assert told[:2] == [("toy", "weights", "locating"), ("toy", "weights", "none needed")]
         for stage in ("split", "encode", "speak", "join"):
             assert told.index(("toy", stage, "loading")) < told.index(("toy", stage, "ready"))
+
+    run(test)
+
+
+def test_a_stage_with_weights_of_its_own_gets_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(toy_stages.Recorded, "load", lambda stage: seen.update({stage.context.stage: stage.context}))
+    for name in ("main", "own"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+
+    async def test() -> None:
+        recipe = toy_stages.recipe(*CHAIN, weights=Weights("owner/main"))
+        stages = tuple(
+            spec.model_copy(update={"weights": Weights("owner/own")}) if spec.name == "speak" else spec
+            for spec in recipe.stages
+        )
+        config = RecipeConfig(recipe.model_copy(update={"stages": stages}))
+        config.set("weights", str(tmp_path / "main"), "test")
+        config.set("speak.weights", str(tmp_path / "own"), "test")
+        await (await Pipeline.load(config, Plugins.load([]))).close()
+        assert {name: context.weights.name for name, context in seen.items()} == {
+            "split": "main",
+            "encode": "main",
+            "speak": "own",
+            "join": "main",
+        }
+        assert seen["speak"].revision != seen["join"].revision == seen["split"].revision
 
     run(test)

@@ -207,3 +207,26 @@ def test_other_weights_spare_the_package(tmp_path: Path) -> None:
     found = locate(recipe(Weights(package="nowhere_to_be_found:folder")), str(tmp_path))
     assert found is not None
     assert found.path == tmp_path.resolve()
+
+
+def with_own(**own: Weights) -> Recipe:
+    stages = (StageSpec("a", "m:C"), *(StageSpec(name, "m:C", after="a", weights=w) for name, w in own.items()))
+    return recipe(HUB).model_copy(update={"stages": stages})
+
+
+def test_a_stage_may_have_weights_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install(monkeypatch, tmp_path)
+    known = with_own(b=Weights("other/one", allow=("*.bin",)))
+    assert known.all_weights() == {None: HUB, "b": Weights("other/one", allow=("*.bin",))}
+    locate(known, stage="b")
+    locate(known, "owner/two@v2", stage="b")
+    asked = {"revision": None, "allow_patterns": ["*.bin"], "local_files_only": False}
+    assert fake.asked == [{"repo": "other/one", **asked}, {"repo": "owner/two", **asked, "revision": "v2"}]
+
+
+def test_errors_name_the_stage_whose_weights_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, OSError("no route"))
+    with pytest.raises(WeightsError) as caught:
+        locate(with_own(b=Weights("other/one")), stage="b")
+    for word in ("stage 'b' of recipe 'voice'", "other/one", "omni pull voice", "--set b.weights=DIR"):
+        assert word in caught.value.message

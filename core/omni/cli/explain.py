@@ -8,6 +8,7 @@ from typing import Any
 
 from omni.config import RecipeConfig
 from omni.loading import CheckedStage, check
+from omni.recipe import Weights
 
 DEFAULT, RECIPE = "default", "recipe"
 
@@ -35,9 +36,7 @@ def explain(config: RecipeConfig) -> list[Line]:
 
 
 def _of_recipe(config: RecipeConfig) -> Iterator[Line]:
-    declared = config.recipe.weights
-    origin = None if declared is None else declared.package or declared.repo
-    yield _line(config, "weights", config.text("weights", origin), declared is not None)
+    yield _weights(config, "weights", config.recipe.weights)
     yield _line(config, "executor", config.text("executor", "inprocess"), False)
     yield _line(config, "transport", config.text("transport", "inproc"), False)
     limits = config.limits()
@@ -45,8 +44,15 @@ def _of_recipe(config: RecipeConfig) -> Iterator[Line]:
         yield _line(config, f"limits.{name}", getattr(limits, name), name in config.recipe.limits.model_fields_set)
 
 
+def _weights(config: RecipeConfig, path: str, declared: Weights | None) -> Line:
+    origin = None if declared is None else declared.package or declared.repo
+    return _line(config, path, config.text(path, origin), declared is not None)
+
+
 def _of_stage(config: RecipeConfig, stage: CheckedStage) -> Iterator[Line]:
     spec, options = stage.spec, stage.options
+    if spec.weights is not None:
+        yield _weights(config, f"{spec.name}.weights", spec.weights)
     values = {name: getattr(options, name) for name in type(options).model_fields}
     for name, value in {**values, **(options.__pydantic_extra__ or {})}.items():
         yield from _leaves(config, spec.name, name, value, spec.options)

@@ -13,12 +13,13 @@ from omni.weights import locate
 @click.option("--weights", metavar="SOURCE", help="Other weights for it: a Hub id (owner/name[@revision]) or a folder.")
 @pass_state
 def pull(state: State, recipe: str, weights: str | None) -> None:
-    """Fetch the weights of RECIPE and print where they are.
+    """Fetch the weights of RECIPE, and those that a stage has of its own, and print where they are.
 
     What is there already is not fetched again. The Hub's own variables hold: HF_TOKEN, HF_HOME, HF_HUB_OFFLINE.
     """
-    found = locate(state.plugins.recipe(recipe), weights)
-    if found is None:
+    known = state.plugins.recipe(recipe)
+    found = [locate(known, None if stage else weights, stage=stage) for stage in known.all_weights()]
+    if not any(found):
         click.echo(f"recipe {recipe!r} needs no weights", err=True)
-    else:
-        click.echo(found.path)
+    for place in filter(None, found):
+        click.echo(place.path)

@@ -49,14 +49,21 @@ def examine(plugins: Plugins, recipe: Recipe) -> Readiness:
 
 
 def _with_weights(recipe: Recipe) -> Readiness:
-    try:
-        found = locate(recipe, download=False)
-    except MissingDependency as error:
-        return Readiness(recipe.name, (error.message,), None, "not on this machine")
-    except WeightsError:
-        repo = recipe.weights.repo if recipe.weights else None
-        return Readiness(recipe.name, (), f"omni pull {recipe.name}", f"to be downloaded from the Hub: {repo}")
-    return Readiness(recipe.name, (), None, f"on this machine: {found.path}" if found else "none needed")
+    here: list[str] = []
+    missing: list[str] = []
+    for stage, declared in recipe.all_weights().items():
+        try:
+            found = locate(recipe, stage=stage, download=False)
+        except MissingDependency as error:
+            return Readiness(recipe.name, (error.message,), None, "not on this machine")
+        except WeightsError:
+            missing.append(str(declared.repo if declared else None))
+        else:
+            here += [str(found.path)] if found else []
+    if missing:
+        told = f"to be downloaded from the Hub: {', '.join(missing)}"
+        return Readiness(recipe.name, (), f"omni pull {recipe.name}", told)
+    return Readiness(recipe.name, (), None, f"on this machine: {', '.join(here)}" if here else "none needed")
 
 
 def missing(recipe: Recipe) -> list[str]:

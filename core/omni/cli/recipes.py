@@ -65,6 +65,7 @@ def describe(plugins: Plugins, recipe: Recipe) -> str:
         ("licence", recipe.license),
         ("task", _task(recipe)),
         ("weights", _weights(recipe.weights)),
+        *((f"of {stage}", _weights(weights)) for stage, weights in recipe.all_weights().items() if stage is not None),
         ("install", recipe.pip_line() if recipe.extra or recipe.requires else "nothing beyond the plugin itself"),
         ("also called", ", ".join(recipe.aliases)),
         ("limits", f"{recipe.limits.max_requests} requests at once, {recipe.limits.timeout_s:g} s each"),

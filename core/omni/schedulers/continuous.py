@@ -16,9 +16,6 @@ from omni.stages import AR, AROptions
 from omni.transports.base import Outlet
 from omni.transports.inproc import Edge
 
-_WINDOW = 32
-"""Steps that may be on their way between the engine and a stage output before the request pauses."""
-
 
 def _nothing() -> None:
     pass
@@ -44,7 +41,7 @@ class _Generation:
         self._wake: Callable[[], None] = _nothing
 
     def room(self) -> int:
-        return _WINDOW - (self._pushed - self._consumed)
+        return self._scheduler.ahead - (self._pushed - self._consumed)
 
     def push(self, output: StepOutput) -> None:
         self._pushed += 1
@@ -88,6 +85,7 @@ class ContinuousScheduler(ThreadedScheduler):
         assert isinstance(stage.options, AROptions)
         super().__init__(stage, mailbox, stage.options.prompt_workers)
         self._parallel = stage.options.parallel_items
+        self.ahead = stage.options.ahead
         self._engine = engine
         self.mail = mailbox
 

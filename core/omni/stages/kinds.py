@@ -121,7 +121,8 @@ class Aggregator(Stage[In, Out], Generic[In, Out, State]):
 
 class AROptions(StageOptions):
     """``engine`` names a registered AR engine; ``auto`` lets core choose and say why. ``parallel_items`` items of one
-    request are generated at once (1: each after the other). Options of an engine go under its name, for example
+    request are generated at once (1: each after the other), in the order of which they leave; each is at most ``ahead``
+    steps before what the next stage has taken, then it pauses. Options of an engine go under its name, for example
     ``--set ar.torch.page_size=16``, and are checked by that engine."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -129,6 +130,7 @@ class AROptions(StageOptions):
     engine: str = "auto"
     prompt_workers: Annotated[int, Field(ge=1, le=64)] = 2
     parallel_items: Annotated[int, Field(ge=1, le=1024)] = 1
+    ahead: Annotated[int, Field(ge=1, le=1_000_000)] = 32
 
     def engine_options(self) -> dict[str, Any]:
         """What was set under engines' names, by engine."""

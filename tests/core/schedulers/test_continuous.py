@@ -96,9 +96,14 @@ class Bench:
     """A scheduler with its engine, and requests to put through it."""
 
     def __init__(
-        self, engine: Any = None, parallel_items: int = 1, cls: type[AR[Text, Letter]] = Spell, **engine_options: Any
+        self,
+        engine: Any = None,
+        parallel_items: int = 1,
+        cls: type[AR[Text, Letter]] = Spell,
+        ahead: int = 32,
+        **engine_options: Any,
     ) -> None:
-        stage: Any = cls(AROptions(parallel_items=parallel_items), StageContext(RECIPE, "ar"))
+        stage: Any = cls(AROptions(parallel_items=parallel_items, ahead=ahead), StageContext(RECIPE, "ar"))
         self.engine = engine or toy_engine.create(stage.model(), engine_options)
         assert isinstance(self.engine, Engine)
         self.engine.start()
@@ -302,6 +307,22 @@ def test_items_leave_in_order_however_many_are_generated_at_once(parallel: int) 
             assert await output.rest() == [code for text in texts for code in expected(text)]
             await bench.idle()
             assert max(together) == parallel
+
+    run(test)
+
+
+def test_items_go_ahead_of_a_slow_reader_as_far_as_the_stage_lets_them() -> None:
+    texts = ["a" * 60, "b" * 60]
+
+    async def test() -> None:
+        # Of the first item one letter has left.
+        for ahead, made in ((10, 2 * 10 + 1), (1000, 2 * 60)):
+            async with Bench(parallel_items=2, ahead=ahead) as bench:
+                output = bench.open("r", *(Text(text=text) for text in texts), capacity=1)
+                while not (stats := bench.engine.stats()).generated_tokens_total or stats.running or stats.waiting:
+                    await asyncio.sleep(0.001)
+                assert bench.engine.stats().generated_tokens_total == made
+                assert await output.rest() == [code for text in texts for code in expected(text)]
 
     run(test)
 
