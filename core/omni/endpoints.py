@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
-from pydantic import BaseModel
 from python_multipart.exceptions import FormParserError
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -30,7 +29,7 @@ from omni.errors import BadRequest, OmniError
 from omni.server.body import Share, read_body
 from omni.server.errors import send_error
 from omni.server.exchange import Exchange
-from omni.server.fields import Parameters, decode_object
+from omni.server.fields import decode_object, validated
 from omni.server.responses import Answer
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
@@ -38,7 +37,7 @@ from omni.server.speech import SpeechEndpoint
 from omni.server.transcript_formats import Transcript
 from omni.server.transcription_fields import TranscriptionFields
 
-M = TypeVar("M", bound=BaseModel)
+__all__ = ["Call", "Endpoint", "validated"]
 
 _MAX_PARTS = 64
 _MAX_FIELD = 1 << 20
@@ -168,17 +167,6 @@ class Endpoint(Response):
                 if exchange.status or self._envelope is None:
                     raise
                 await send_error(error, scope, receive, send, self._envelope(error))
-
-
-def validated(model: type[M], values: Mapping[str, Any], *, text: bool = False) -> M:
-    """``values`` as a pydantic model, checked as strictly as a recipe's own parameters (nulls are absent). ``text``:
-    they come from a form.
-
-    Raises:
-        BadRequest: it names the field and the limit.
-    """
-    given = {name: value for name, value in values.items() if value is not None}
-    return model.model_validate(Parameters(model.__name__, model, ()).validate(given, text=text))
 
 
 class _Parser(MultiPartParser):

@@ -41,7 +41,7 @@ def omni_executors() -> Mapping[str, str]:  # type: ignore[empty-body]
 
 @hookspec
 def omni_routes(router: APIRouter, service: Service) -> Any:
-    """Add endpoints; ``service`` is how they run requests."""
+    """Add endpoints, made of :mod:`omni.endpoints` where they take audio or speak; ``service`` says what is served."""
 
 
 @hookspec

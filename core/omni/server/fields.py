@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ValidationError
 
 from omni.errors import BadRequest, ConfigError
 from omni.server.errors import shown
+
+M = TypeVar("M", bound=BaseModel)
 
 _WORDS = {
     "string": "a string",
@@ -151,26 +153,33 @@ class Parameters:
         """
         if self.model is None or not values:
             return {}
-        try:
-            if text:
-                parsed = self.model.model_validate(dict(values), strict=False)
-            else:
-                # As JSON, for its strictness: no "1.0" and no true for a number, yet a list for a tuple.
-                parsed = self.model.model_validate_json(msgspec.json.encode(values), strict=True)
-        except ValidationError as error:
-            raise self._refusal(error) from None
-        return parsed.model_dump(mode="json", exclude_unset=True)
-
-    @staticmethod
-    def _refusal(error: ValidationError) -> BadRequest:
-        first = error.errors(include_url=False)[0]
-        param = ".".join(str(part) for part in first["loc"]) or None
-        said = first["msg"]
-        text = f"{param!r}: {said[:1].lower()}{said[1:]}" if param else said
-        return BadRequest(f"{text} (given: {shown(first['input'])})", param=param)
+        return validated(self.model, values, text=text).model_dump(mode="json", exclude_unset=True)
 
     def schema(self) -> dict[str, Any]:
         return self.model.model_json_schema() if self.model is not None else {"type": "object", "properties": {}}
+
+
+def validated(model: type[M], values: Mapping[str, Any], *, text: bool = False) -> M:
+    """``values`` as a pydantic model. ``text``: they come from a form.
+
+    Raises:
+        BadRequest: it names the field and the limit.
+    """
+    try:
+        if text:
+            return model.model_validate(dict(values), strict=False)
+        # As JSON, for its strictness: no "1.0" and no true for a number, yet a list for a tuple.
+        return model.model_validate_json(msgspec.json.encode(values), strict=True)
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: ValidationError) -> BadRequest:
+    first = error.errors(include_url=False)[0]
+    param = ".".join(str(part) for part in first["loc"]) or None
+    said = first["msg"]
+    text = f"{param!r}: {said[:1].lower()}{said[1:]}" if param else said
+    return BadRequest(f"{text} (given: {shown(first['input'])})", param=param)
 
 
 def unknown_field(name: str, known: Iterable[str]) -> BadRequest:

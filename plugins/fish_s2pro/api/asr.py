@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fish_s2pro.api.fields import body_of
+from fish_s2pro.api.fields import body_of, checked
 from omni import BadRequest, Recipe, Transcription
-from omni.endpoints import Call, validated
+from omni.endpoints import Call
 
 
 class ASRRequest(BaseModel):
@@ -33,7 +33,7 @@ class Hearing:
         audio = body.pop("audio", None)
         if not isinstance(audio, bytes):
             raise BadRequest("'audio' must be the bytes of a file: send msgpack or a form", param="audio")
-        request = validated(ASRRequest, body, text=text)
+        request = checked(ASRRequest, body, text=text)
         timed = self._timed and not request.ignore_timestamps
         fields: dict[str, Any] = {"model": self._recipe, "language": request.language}
         if timed:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from collections.abc import Collection, Mapping
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from omni import BadRequest
-from omni.endpoints import Call
+from omni.endpoints import Call, validated
+
+M = TypeVar("M", bound=BaseModel)
 
 _LARGE = 1 << 20
 """Bytes that may be taken apart on the event loop."""
+_JSON = (str, int, float, NoneType)
 _REFERENCE = re.compile(r"references\[(\d{1,3})\]\.(audio|text)")
 
 
@@ -106,6 +110,20 @@ async def body_of(call: Call, files: Collection[str] = ()) -> tuple[dict[str, An
         "multipart/form-data",
         param="content-type",
     )
+
+
+def checked(model: type[M], body: Mapping[str, Any], *, text: bool) -> M:
+    """Fields as a model; nulls are fields that were not given.
+
+    Raises:
+        BadRequest: it names the field.
+    """
+    for name, value in body.items():
+        # JSON has no such values, msgpack has; as JSON they would pass for text.
+        for inner in value.values() if isinstance(value, dict) else [value]:
+            if not isinstance(inner, _JSON):
+                raise BadRequest(f"{name[:60]!r} must not be {type(inner).__name__}", param=name[:100])
+    return validated(model, {name: value for name, value in body.items() if value is not None}, text=text)
 
 
 def _msgpack(body: bytes | bytearray) -> dict[str, Any]:

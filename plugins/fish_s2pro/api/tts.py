@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fish_s2pro.api.fields import WITHOUT_EFFECT, TTSRequest, body_of
+from fish_s2pro.api.fields import WITHOUT_EFFECT, TTSRequest, body_of, checked
 from omni import BadRequest, OmniError
-from omni.endpoints import Call, validated
+from omni.endpoints import Call
 from omni.errors import ModelNotFound
 
 HOSTED = ("s2-pro", "s1", "s1-mini", "speech-1.5", "speech-1.6", "agent-x0")
@@ -58,7 +58,7 @@ def core_fields(body: dict[str, Any], *, text: bool = False) -> tuple[dict[str, 
     references = body.pop("references", None) or []
     if not isinstance(references, list):
         raise BadRequest("'references' must be a list of objects of 'audio' and 'text'", param="references")
-    request = validated(TTSRequest, body, text=text)
+    request = checked(TTSRequest, body, text=text)
     if request.reference_id is not None:
         raise BadRequest(
             "this server stores no voices, so 'reference_id' leads nowhere: send the voice itself in 'references', "

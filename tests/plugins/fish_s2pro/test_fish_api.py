@@ -172,6 +172,28 @@ def test_a_malformed_body_is_refused(served, content, kind, word) -> None:
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
+def test_msgpack_has_values_that_are_no_fields(served) -> None:
+    for field, value in {
+        "text": b"bytes",
+        "format": ormsgpack.Ext(5, b"pcm"),
+        "temperature": float("nan"),
+        "prosody": {"speed": b"1"},
+        "seed": [1],
+        "references": {"audio": b"x"},
+        "references[0].audio": [{"audio": 5, "text": "x"}],
+        "references[0].text": [{"audio": voice(), "text": b"x"}],
+    }.items():
+        body = {"text": TEXT, "max_new_tokens": 1, field.partition("[")[0]: value}
+        answer = httpx.post(
+            served.url + "/v1/tts",
+            content=ormsgpack.packb(body),
+            headers={"content-type": "application/msgpack"},
+            timeout=PATIENCE,
+        )
+        assert answer.status_code == 400, (field, answer.text)
+        assert answer.json()["error"]["param"] == field
+
+
 def test_forms_are_checked(served) -> None:
     def refused(param: str, data: dict[str, Any], files: dict[str, Any]) -> None:
         answer = httpx.post(served.url + "/v1/tts", data={"text": TEXT, **data}, files=files, timeout=PATIENCE)
