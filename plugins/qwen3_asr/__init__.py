@@ -1,0 +1,77 @@
+"""Qwen3-ASR: speech recognition in 30 languages, with times by its forced aligner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omni import Recipe, StageSpec, Transcription, Weights, hookimpl
+from qwen3_asr.languages import NAMES
+
+_LICENSE = "Apache-2.0"
+_FILES = ("*.json", "merges.txt", "*.safetensors")
+_SIZES = {"0.6b": "Qwen/Qwen3-ASR-0.6B", "1.7b": "Qwen/Qwen3-ASR-1.7B"}
+_ALIGNER = Weights("Qwen/Qwen3-ForcedAligner-0.6B", allow=_FILES)
+
+
+def _stages(*, times: bool = False, **options: dict[str, Any]) -> tuple[StageSpec, ...]:
+    """``options`` by stage."""
+
+    def stage(name: str, cls: str, after: tuple[str, ...] = (), **fields: Any) -> StageSpec:
+        return StageSpec(name, f"qwen3_asr.{cls}", after=after, options=options.get(name, {}), **fields)
+
+    return (
+        stage("audio", "audio:Audio", stream=True),
+        stage("encoder", "stages:AudioEncoderStage", ("audio",)),
+        stage("ar", "stages:Recogniser", ("audio", "encoder"), stream=True),
+        *(
+            (
+                stage("texts", "transcript:WrittenSpans", ("ar",)),
+                stage("aligner", "stages:AlignerStage", ("audio", "texts"), weights=_ALIGNER),
+            )
+            if times
+            else ()
+        ),
+        stage("transcript", "transcript:Transcript", ("ar", "aligner") if times else ("ar",), stream=True),
+    )
+
+
+def _task(*, times: bool = False) -> Transcription:
+    return Transcription(
+        languages=tuple(NAMES),
+        timestamps=("segment", "word") if times else (),
+        prompt=True,
+        temperature=True,
+        seed=True,
+        params="qwen3_asr.params:Params",
+    )
+
+
+def _recipe(size: str, repo: str, *, times: bool) -> Recipe:
+    return Recipe(
+        name=f"qwen3-asr-{size}-timestamps" if times else f"qwen3-asr-{size}",
+        summary=f"Speech recognition in 30 languages, {size.upper()}" + (", with times of words" if times else ""),
+        license=_LICENSE,
+        aliases=() if times else (repo, repo.partition("/")[2]),
+        task=_task(times=times),
+        weights=Weights(repo, allow=_FILES),
+        stages=_stages(times=times),
+        samples="qwen3_asr.samples:samples",
+        extra="qwen",
+    )
+
+
+@hookimpl
+def omni_recipes() -> list[Recipe]:
+    random = {"random": "tiny"}
+    return [
+        *(_recipe(size, repo, times=times) for size, repo in _SIZES.items() for times in (False, True)),
+        Recipe(
+            name="qwen3-asr-random",
+            summary="The same pipeline with random weights: letters without meaning; for benchmarks and to try the API",
+            license="Apache-2.0 (no weights of the model)",
+            task=_task(),
+            stages=_stages(encoder=random, ar=random),
+            samples="qwen3_asr.samples:noise",
+            extra="qwen",
+        ),
+    ]

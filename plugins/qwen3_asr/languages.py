@@ -1,0 +1,64 @@
+"""The model's names of languages and their ISO codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+NAMES = {
+    "zh": "Chinese",
+    "en": "English",
+    "yue": "Cantonese",
+    "ar": "Arabic",
+    "de": "German",
+    "fr": "French",
+    "es": "Spanish",
+    "pt": "Portuguese",
+    "id": "Indonesian",
+    "it": "Italian",
+    "ko": "Korean",
+    "ru": "Russian",
+    "th": "Thai",
+    "vi": "Vietnamese",
+    "ja": "Japanese",
+    "tr": "Turkish",
+    "hi": "Hindi",
+    "ms": "Malay",
+    "nl": "Dutch",
+    "sv": "Swedish",
+    "da": "Danish",
+    "fi": "Finnish",
+    "pl": "Polish",
+    "cs": "Czech",
+    "tl": "Filipino",
+    "fa": "Persian",
+    "el": "Greek",
+    "ro": "Romanian",
+    "hu": "Hungarian",
+    "mk": "Macedonian",
+}
+"""ISO 639-1, and 639-3 for Cantonese; ``tl`` is also the code for Filipino."""
+
+_CODES = {name: code for code, name in NAMES.items()}
+
+WITHOUT_SPACES = frozenset(("zh", "yue", "ja", "th"))
+"""Languages that put no space between sentences."""
+
+
+def normalise(name: str) -> str:
+    """The model's way to write a name: ``English``."""
+    name = name.strip()
+    return name[:1].upper() + name[1:].lower()
+
+
+def code_of(name: str) -> str | None:
+    """The code for a name that the model wrote; of several in a row (``Chinese,English``) the first that is known."""
+    return next((code for part in name.split(",") if (code := _CODES.get(normalise(part)))), None)
+
+
+def merge(names: Iterable[str]) -> str:
+    """The languages of consecutive stretches: without empty ones and repetitions, joined by commas."""
+    kept: list[str] = []
+    for name in names:
+        if name and kept[-1:] != [name]:
+            kept.append(name)
+    return ",".join(kept)

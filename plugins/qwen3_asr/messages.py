@@ -1,0 +1,85 @@
+"""What travels between the stages of a recipe. A file becomes :class:`Span`\\ s, each of which is heard on its own."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import torch
+
+from omni import Message, Usage
+
+
+class Span(Message):
+    """A stretch of the file, ``start`` and ``seconds`` of it in seconds; spans follow each other without gaps.
+
+    ``mel``: float32 ``(bands, frames)``. ``language``: ISO code, None for detection. ``prompt``: context before the
+    audio. ``max_new_tokens``: None for as many as the span can hold. ``timed``: times were asked for.
+    """
+
+    position: int
+    last: bool
+    start: float
+    seconds: float
+    mel: np.ndarray
+    language: str | None = None
+    prompt: str = ""
+    temperature: float = 0.0
+    seed: int | None = None
+    max_new_tokens: int | None = None
+    timed: bool = False
+
+
+class Mel(Message):
+    """The part of a :class:`Span` that its embeddings depend on."""
+
+    mel: np.ndarray
+
+
+class Encoded(Message):
+    """``embeds`` floating ``(positions, width)``: what the language model gets of a span's sound."""
+
+    embeds: torch.Tensor
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """Of a span that is written to its end: where it is in the file, and its ``text`` once more as a whole."""
+
+    last: bool
+    start: float
+    seconds: float
+    text: str
+    timed: bool
+
+
+class Piece(Message):
+    """Something about the span at ``position``."""
+
+    position: int
+
+
+class Spoken(Piece):
+    """More ``text`` of a span, in ``language`` (ISO code, None: unknown); with ``ending`` the last of it."""
+
+    text: str = ""
+    language: str | None = None
+    ending: Ending | None = None
+    usage: Usage | None = None
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A word as it is timed: characters ``begin`` to ``end`` of the span's text without what is no letter or number;
+    ``start`` and ``stop`` in seconds from the start of the span."""
+
+    word: str
+    begin: int
+    end: int
+    start: float = 0.0
+    stop: float = 0.0
+
+
+class Aligned(Piece):
+    """The times of a span; ``asked`` False: nobody wanted any."""
+
+    units: list[Unit]
+    ending: Ending
+    asked: bool = True

@@ -1,0 +1,265 @@
+"""The stages that run models: sound to embeddings, embeddings to text, text and sound to times."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from omni import (
+    AR,
+    AROptions,
+    BadRequest,
+    ConfigError,
+    Encoder,
+    EncoderOptions,
+    Joined,
+    StageContext,
+    Usage,
+    WeightsError,
+)
+from omni.engines.base import Prompt, SamplingParams, StepOutput
+from omni.engines.torch import LayerStack
+from qwen3_asr.aligner import prompt_ids
+from qwen3_asr.deltas import Deltas
+from qwen3_asr.languages import NAMES, code_of
+from qwen3_asr.loader import load_aligner, load_encoder, open_aligner, random_encoder
+from qwen3_asr.messages import Aligned, Encoded, Ending, Mel, Span, Spoken
+from qwen3_asr.model import AUDIO, AsrModel
+from qwen3_asr.prompts import PromptBuilder
+from qwen3_asr.sizes import SizeName
+from qwen3_asr.source import AsrSource, open_model
+from qwen3_asr.times import timed
+from qwen3_asr.tokenizer import TextDecoder
+from qwen3_asr.transcript import SpanText
+from qwen3_asr.units import nagisa, split_units
+
+log = logging.getLogger("qwen3_asr")
+
+SOUND, SPANS, TEXTS = "encoder", "audio", "texts"
+"""Stages whose items are joined: embeddings, spans, written spans."""
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+_TOKENS_BESIDE = 64
+"""Tokens that a span may have beside those that its length allows: its language, a word at either end."""
+
+
+def device_of(name: str) -> torch.device:
+    """A torch device; ``auto`` takes CUDA where there is one. Raises :class:`ConfigError`."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device: {error}") from error
+
+
+def dtype_of(name: Dtype, device: torch.device) -> torch.dtype:
+    """``auto`` is bfloat16 on CUDA and float32 elsewhere."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+
+
+def weights_folder(context: StageContext) -> Path:
+    if context.weights is None:
+        raise WeightsError("the model needs weights: name a folder with --weights")
+    return context.weights
+
+
+# Sound to embeddings --------------------------------------------------------------------------------------------------
+
+
+class AudioEncoderOptions(EncoderOptions):
+    """``device``: a torch device, ``auto`` takes CUDA where there is one. ``dtype``: ``auto`` is bfloat16 on CUDA and
+    float32 elsewhere. ``random``: random weights of a size instead of a checkpoint, drawn with ``random_seed``."""
+
+    max_batch: Annotated[int, Field(ge=1, le=4096)] = 32
+    cache_mb: Annotated[float, Field(ge=0)] = 128.0
+    device: str = "auto"
+    dtype: Dtype = "auto"
+    random: SizeName | None = None
+    random_seed: Annotated[int, Field(ge=0)] = 0
+
+
+class AudioEncoderStage(Encoder[Span, Encoded]):
+    """Depends on the sound of a span alone, so core's cache knows it again whatever is asked about it."""
+
+    Options: ClassVar[type[AudioEncoderOptions]] = AudioEncoderOptions
+    options: AudioEncoderOptions
+
+    def load(self) -> None:
+        options = self.options
+        device = device_of(options.device)
+        dtype = dtype_of(options.dtype, device)
+        folder = None if options.random is not None else weights_folder(self.context)
+        config, _ = open_model(None if folder is None else str(folder), options.random)
+        self._encoder = (
+            random_encoder(config.audio, options.random_seed, device=device, dtype=dtype)
+            if folder is None
+            else load_encoder(folder, config.audio, device=device, dtype=dtype)
+        )
+
+    def key(self, item: Span) -> Mel:
+        return Mel(mel=item.mel)
+
+    def encode(self, batch: Sequence[Span]) -> Sequence[Encoded]:
+        return [Encoded(embeds=embeds.cpu()) for embeds in self._encoder.encode([span.mel for span in batch])]
+
+
+# Embeddings to text ---------------------------------------------------------------------------------------------------
+
+
+class RecogniserOptions(AROptions):
+    """``device``, ``dtype``, ``random`` and ``random_seed`` as of the encoder. A span may have ``tokens_per_second`` of
+    its length, and a few more: no speech has that many, so a text that comes to it is a model in a loop."""
+
+    parallel_items: Annotated[int, Field(ge=1, le=1024)] = 8
+    device: str = "auto"
+    dtype: Dtype = "auto"
+    random: SizeName | None = None
+    random_seed: Annotated[int, Field(ge=0)] = 0
+    tokens_per_second: Annotated[float, Field(gt=0, le=1000)] = 25.0
+
+
+@dataclass
+class Hearing:
+    """One span while it is written."""
+
+    span: Span
+    embeds: torch.Tensor
+    decoder: TextDecoder
+    deltas: Deltas
+    tokens: int = field(default=0)
+
+    @property
+    def language(self) -> str | None:
+        return self.span.language or code_of(self.deltas.language or "")
+
+
+class Recogniser(AR[Joined, Spoken]):
+    """Writes what is heard in each span. Takes the spans joined with their embeddings."""
+
+    Options: ClassVar[type[RecogniserOptions]] = RecogniserOptions
+    options: RecogniserOptions
+
+    def load(self) -> None:
+        options = self.options
+        device = device_of(options.device)
+        self._source = AsrSource(
+            device=str(device),
+            dtype=str(dtype_of(options.dtype, device)).removeprefix("torch."),
+            folder=None if options.random is not None else str(weights_folder(self.context)),
+            random=options.random,
+            random_seed=options.random_seed,
+        )
+        self._config, self._tokenizer = self._source.open()
+        self._prompts = PromptBuilder(self._tokenizer)
+
+    def model(self) -> AsrModel:
+        return self._source.build(LayerStack, device=torch.device(self._source.device))
+
+    def source(self) -> AsrSource:
+        return self._source
+
+    def open(self, item: Joined) -> Hearing:
+        span, encoded = item.parts[SPANS], item.parts[SOUND]
+        name = None if span.language is None else NAMES[span.language]
+        return Hearing(span, encoded.embeds, TextDecoder(self._tokenizer), Deltas(name))
+
+    def prompt(self, state: Hearing) -> tuple[Prompt, SamplingParams]:
+        span = state.span
+        ids = self._prompts.build(len(state.embeds), context=span.prompt, language=span.language)
+        context = self._config.text.max_position_embeddings
+        new = span.max_new_tokens or _TOKENS_BESIDE + int(self.options.tokens_per_second * span.seconds)
+        if len(ids) + new > context:
+            param = "prompt" if span.prompt and span.max_new_tokens is None else "max_new_tokens"
+            raise BadRequest(
+                f"prompt, audio and text are {len(ids)} + {new} tokens; the model takes {context} together",
+                param=param,
+            )
+        return (
+            Prompt(tokens=np.array(ids, np.int64), embeds={AUDIO: state.embeds}),
+            SamplingParams(max_new_tokens=new, temperature=span.temperature, seed=span.seed),
+        )
+
+    def output(self, state: Hearing, step: StepOutput) -> Iterable[Spoken]:
+        span, deltas, text = state.span, state.deltas, ""
+        if step.codes is not None:
+            state.tokens += 1
+            text = deltas.push(state.decoder.push(int(step.codes[0])))
+        if step.finish_reason is None:
+            if text:
+                yield Spoken(position=span.position, text=text, language=state.language)
+            return
+        text += deltas.push(state.decoder.finish()) + deltas.finish()
+        if step.finish_reason == "length" and span.max_new_tokens is None:
+            log.warning("%.1f s from %.1f s on: the model wrote without end", span.seconds, span.start)
+        yield Spoken(
+            position=span.position,
+            text=text,
+            language=state.language,
+            ending=Ending(span.last, span.start, span.seconds, deltas.text, span.timed),
+            usage=Usage(step.prompt_tokens, state.tokens),
+        )
+
+
+# Text and sound to times ----------------------------------------------------------------------------------------------
+
+
+class AlignerOptions(EncoderOptions):
+    """``device`` and ``dtype`` as of the encoder. The weights are the aligner's own: ``--set aligner.weights=…``."""
+
+    max_batch: Annotated[int, Field(ge=1, le=4096)] = 8
+    device: str = "auto"
+    dtype: Dtype = "auto"
+
+
+class AlignerStage(Encoder[Joined, Aligned]):
+    """Takes the spans joined with what is said in them; where no times are asked for, it gives none."""
+
+    Options: ClassVar[type[AlignerOptions]] = AlignerOptions
+    options: AlignerOptions
+
+    def load(self) -> None:
+        device = device_of(self.options.device)
+        dtype = dtype_of(self.options.dtype, device)
+        folder = weights_folder(self.context)
+        self._config, self._tokenizer = open_aligner(folder)
+        self._model, _ = load_aligner(folder, device=device, dtype=dtype)
+        self._encoder = load_encoder(folder, self._config.audio, device=device, dtype=dtype)
+        if nagisa() is None:
+            log.warning("nagisa is not installed: Japanese gets a time for every character, not for every word")
+
+    def key(self, item: Joined) -> None:
+        return None
+
+    def encode(self, batch: Sequence[Joined]) -> Sequence[Aligned]:
+        results = [self._empty(item) for item in batch]
+        wanted = [i for i, result in enumerate(results) if result.units]
+        if not wanted:
+            return results
+        config = self._config
+        audio = self._encoder.encode([batch[i].parts[SPANS].mel for i in wanted])
+        prompts = [
+            prompt_ids(self._tokenizer, config.timestamp_id, [unit.word for unit in results[i].units], len(embeds))
+            for i, embeds in zip(wanted, audio, strict=True)
+        ]
+        for i, logits in zip(wanted, self._model.timestamp_logits(prompts, audio), strict=True):
+            stamps = (logits.argmax(-1).double() * config.timestamp_ms).tolist()
+            results[i].units = timed(results[i].units, [int(stamp) for stamp in stamps])
+        return results
+
+    @staticmethod
+    def _empty(item: Joined) -> Aligned:
+        """The units of a span, without times yet."""
+        text: SpanText = item.parts[TEXTS]
+        asked = text.ending.timed
+        units = split_units(text.ending.text, text.language) if asked else []
+        return Aligned(position=text.position, units=units, ending=text.ending, asked=asked)

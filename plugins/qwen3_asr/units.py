@@ -1,0 +1,91 @@
+"""What the aligner gives times to: words, and single ideographs."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+from qwen3_asr.messages import Unit
+
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+_KANA = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x30FC, 0x30FC), (0x31F0, 0x31FF))
+
+
+def split_units(text: str, language: str | None) -> list[Unit]:
+    """The units of ``text`` in ``language`` (ISO code), without times.
+
+    Words between white space, of which letters, numbers and the apostrophe ' are kept; every ideograph is a unit of its
+    own. Japanese falls into the words of nagisa where that is installed, else into characters.
+    """
+    if language == "ja":
+        tagger = nagisa()
+        return list(_by_character(text) if tagger is None else _of_words(text, tagger.tagging(text).words))
+    return list(_by_space(text))
+
+
+@cache
+def nagisa() -> Any | None:
+    """The package that knows Japanese words, None where it is not installed."""
+    try:
+        import nagisa as found
+    except ImportError:
+        return None
+    return found
+
+
+def _kept(character: str) -> bool:
+    return character == "'" or unicodedata.category(character)[0] in "LN"
+
+
+def _within(character: str, blocks: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= ord(character) <= last for first, last in blocks)
+
+
+def _by_space(text: str, single: Iterable[tuple[int, int]] = _IDEOGRAPHS) -> Iterator[Unit]:
+    """Words between white space; characters of the blocks ``single`` stand alone."""
+    for found in re.finditer(r"\S+", text):
+        word: list[int] = []  # places of its characters
+        for place in range(found.start(), found.end()):
+            if not _kept(text[place]):
+                continue
+            if _within(text[place], single):
+                yield from _unit(text, word)
+                word = []
+                yield from _unit(text, [place])
+            else:
+                word.append(place)
+        yield from _unit(text, word)
+
+
+def _by_character(text: str) -> Iterator[Unit]:
+    return _by_space(text, (*_IDEOGRAPHS, *_KANA))
+
+
+def _unit(text: str, places: list[int]) -> Iterator[Unit]:
+    if places:
+        yield Unit("".join(text[place] for place in places), places[0], places[-1] + 1)
+
+
+def _of_words(text: str, words: Iterable[str]) -> Iterator[Unit]:
+    """Words that somebody else found, where they are in the text; he may have normalised some of them."""
+    at = 0
+    for word in words:
+        cleaned = "".join(filter(_kept, word))
+        if not cleaned:
+            continue
+        found = text.find(cleaned, at)
+        begin, end = (found, found + len(cleaned)) if found >= 0 else (at, at)
+        at = end
+        yield Unit(cleaned, begin, end)
