@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -37,6 +39,13 @@ class PagedAttention(Protocol):
         be capturable in a CUDA graph, where only ``spans`` is fixed."""
 
 
+def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """On CPU torch would write every zero now, and hold half of the machine's memory for nothing."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
+
+
 class SdpaAttention:
     """Gathers the live pages of each sequence and calls SDPA: the cost follows the context, not the capacity.
 
@@ -49,8 +58,8 @@ class SdpaAttention:
         self._kv = kv
         self._page_size = page_size
         self._device, self._dtype = device, dtype
-        self._keys = list(torch.zeros(shape, device=device, dtype=dtype).unbind(0))
-        self._values = list(torch.zeros(shape, device=device, dtype=dtype).unbind(0))
+        self._keys = list(_zeros(shape, device, dtype).unbind(0))
+        self._values = list(_zeros(shape, device, dtype).unbind(0))
 
     def _write(self, layer: int, slots: Tensor, k: Tensor, v: Tensor) -> None:
         heads = (self._kv.kv_heads, self._kv.head_dim)
