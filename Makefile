@@ -1,15 +1,17 @@
 # Every target sets up what it needs. Python 3.11+ is all that must be there.
 PYTHON ?= python3
 VENV := .venv
+SGLANG := .venv-sglang
 BIN := $(VENV)/bin
 WORKERS ?= 2
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-fast lint types check bench clean
+.PHONY: help demo test test-fast test-sglang lint types check bench bench-engines clean
 
 help:
 	@echo "make demo   install the embedded default into .venv-demo and serve it on http://127.0.0.1:8000"
 	@echo "make test   install everything for development into .venv and run all tests"
+	@echo "make test-sglang   install SGLang for CPU into .venv-sglang and run the tests of that engine"
 	@echo "make lint   ruff and import-linter;  make types: mypy --strict on core"
 	@echo "make bench  run the benchmarks of bench/ and print their tables"
 
@@ -31,6 +33,19 @@ test: $(VENV)/.installed
 
 test-fast: $(VENV)/.installed
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m 'not slow' $(ARGS)
+
+# SGLang on a CPU, beside stand-ins for packages that it imports and only calls on a GPU (tests/sglang/stubs).
+$(SGLANG)/.installed: pyproject.toml tests/sglang/requirements.txt tests/sglang/requirements-bare.txt
+	$(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check -r tests/sglang/requirements.txt
+	$(SGLANG)/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/sglang/requirements-bare.txt -e .
+	@touch $@
+
+test-sglang: $(SGLANG)/.installed
+	OMP_NUM_THREADS=1 $(SGLANG)/bin/pytest tests/sglang -n $(WORKERS) --dist loadfile --timeout 600 $(ARGS)
+
+bench-engines: $(SGLANG)/.installed
+	OMP_NUM_THREADS=1 $(SGLANG)/bin/python bench/engines.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from omni.messages import AudioChunk as Audio
 from omni.messages import Joined, Message, SpeechRequest, TranscriptChunk, TranscriptionRequest
 from omni.plugins import Plugins, import_path
 from omni.recipe import Recipe, StageSpec
-from omni.stages import Aggregator, Stage, StageOptions
+from omni.stages import AR, Aggregator, Stage, StageOptions
 
 _REQUESTS: dict[str, type[Message]] = {"speech": SpeechRequest, "transcription": TranscriptionRequest}
 _RESULTS: dict[str, type[Message]] = {"speech": Audio, "transcription": TranscriptChunk}
@@ -77,8 +78,7 @@ def check(config: RecipeConfig) -> list[CheckedStage]:
     return stages
 
 
-def _check_stage(config: RecipeConfig, spec: StageSpec) -> CheckedStage:
-    recipe = config.recipe
+def _class_of(recipe: Recipe, spec: StageSpec) -> type[Stage[Any, Any]]:
     what = f"stage {spec.name!r} of recipe {recipe.name!r}"
     try:
         cls = import_path(spec.cls, what)
@@ -86,6 +86,12 @@ def _check_stage(config: RecipeConfig, spec: StageSpec) -> CheckedStage:
         raise MissingDependency(f"{error.message}: {recipe.pip_line()}") from error
     if not (isinstance(cls, type) and issubclass(cls, Stage) and hasattr(cls, "kind")):
         raise ConfigError(f"{what}: {spec.cls!r} is not one of the five kinds of stage")
+    return cls
+
+
+def _check_stage(config: RecipeConfig, spec: StageSpec) -> CheckedStage:
+    cls = _class_of(config.recipe, spec)
+    what = f"stage {spec.name!r} of recipe {config.recipe.name!r}"
     if not hasattr(cls, "input_type"):
         raise ConfigError(f"{what}: {cls.__name__} must name its message types: {cls.__bases__[0].__name__}[In, Out]")
     try:
@@ -110,6 +116,26 @@ def _check_inputs(recipe: Recipe, stage: CheckedStage, by_name: dict[str, Checke
                 f"recipe {recipe.name!r}: stage {spec.name!r} takes {wanted.__name__}, but {name!r} gives "
                 f"{given.__name__}"
             )
+
+
+def choose_engine(configs: Sequence[RecipeConfig], engine: str, source: str) -> None:
+    """Set the engine of every AR stage that ``--set`` does not give one.
+
+    Raises:
+        ConfigError: no recipe has an AR stage.
+    """
+    found = False
+    for config in configs:
+        for spec in config.recipe.stages:
+            if not issubclass(_class_of(config.recipe, spec), AR):
+                continue
+            found = True
+            setting = config.settings.get(f"{spec.name}.engine")
+            if setting is None or setting.source != "--set":
+                config.set(f"{spec.name}.engine", engine, source)
+    if not found:
+        names = ", ".join(config.recipe.name for config in configs)
+        raise ConfigError(f"{source}: no stage of {names} is autoregressive, so there is no engine to choose")
 
 
 def engine_for(plugins: Plugins, stage: CheckedStage) -> tuple[str, Any, str]:

@@ -53,5 +53,5 @@ def test_what_keeps_it_from_starting_is_said(start, source, tmp_path, ckpt) -> N
             (tmp_path / file.name).symlink_to(file)
     import msgspec
 
-    with pytest.raises(ConfigError, match="WeightsError: cannot read .*model-00002-of-00002"):
+    with pytest.raises(ConfigError, match=r"WeightsError: cannot read .*model-00002-of-00002"):
         start(msgspec.structs.replace(source, folder=str(tmp_path)))

@@ -9,21 +9,25 @@ from omni.engines.base import SamplingParams
 
 @pytest.fixture(scope="module")
 def engine(start, source):
-    """A small cache in pages of 4 positions, and a scheduler that hopes for the best."""
-    return start(
-        source,
-        max_total_tokens=400,
-        page_size=4,
-        chunked_prefill_size=64,
-        max_running_requests=16,
-        schedule_conservativeness=0.0,
-    )
+    """A small cache in pages of 4 positions, and a scheduler that hopes for the best. How many requests meet in it is a
+    matter of time, so SGLang's own switch for tests takes one back every few steps as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SGLANG_TEST_RETRACT", "1")
+        patch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "11")
+        return start(
+            source,
+            max_total_tokens=400,
+            page_size=4,
+            chunked_prefill_size=64,
+            max_running_requests=16,
+            schedule_conservativeness=0.0,
+        )
 
 
 def test_requests_that_were_taken_back_equal_the_embedded_engines(engine, tools, work, expected) -> None:
     sinks = [tools.submit(engine, *job) for job in work]
     assert [sink.result() for sink in sinks] == expected
-    assert engine.stats().preemptions_total > 0
+    assert engine.stats().preemptions_total > 5
     assert engine.stats().kv_tokens_total <= 400
 
 
@@ -36,4 +40,4 @@ def test_one_prompt_with_many_seeds(engine, torch_engine, tools, golden, round_)
     before = engine.stats().preemptions_total
     sinks = [tools.submit(engine, *job) for job in jobs]
     assert [sink.result() for sink in sinks] == wanted
-    assert engine.stats().preemptions_total > before
+    assert engine.stats().preemptions_total > before + 5

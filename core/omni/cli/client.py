@@ -113,8 +113,10 @@ def target(state: State, url: str | None, api_key: str | None, selection: Select
     if url is None:
         (config,) = selection.configs(state.plugins, kind)
         return Here(config, state.plugins)
-    if selection.weights or selection.sets or selection.file is not None:
-        raise click.UsageError("--weights, --set and --config are for a recipe that is loaded here, not for --url")
+    if selection.weights or selection.sets or selection.engine or selection.file is not None:
+        raise click.UsageError(
+            "--weights, --set, --engine and --config are for a recipe that is loaded here, not for --url"
+        )
     return Server(url.rstrip("/").removesuffix("/v1"), api_key, selection.recipes[0] if selection.recipes else None)
 
 

@@ -30,7 +30,8 @@ def explain_command(context: click.Context, /, as_json: bool, **options: Any) ->
     """
     from omni.cli.explain import Line, explain
 
-    selection = Selection.read(*(options.pop(name) for name in ("recipes", "weights", "sets", "config_file")))
+    names = ("recipes", "weights", "sets", "engine", "config_file")
+    selection = Selection.read(*(options.pop(name) for name in names))
     serving = Serving.read(context, selection, options)
     lines = [
         Line(f"server.{name}", value, serving.sources.get(name, "default"))

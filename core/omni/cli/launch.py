@@ -22,7 +22,8 @@ def launch(context: click.Context, /, **options: Any) -> None:
     Without --recipe it serves the recipes of the --config file, or else the default ones. Ctrl-C lets requests under
     way finish, up to --drain-seconds, and exits 0; a second Ctrl-C ends them.
     """
-    selection = Selection.read(*(options.pop(name) for name in ("recipes", "weights", "sets", "config_file")))
+    names = ("recipes", "weights", "sets", "engine", "config_file")
+    selection = Selection.read(*(options.pop(name) for name in names))
     serving = Serving.read(context, selection, options)
     state = context.ensure_object(State)
     plugins = state.plugins

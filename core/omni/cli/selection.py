@@ -19,17 +19,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Selection:
-    """What ``--recipe --weights --set --config`` said, as it was written."""
+    """What ``--recipe --weights --set --engine --config`` said, as it was written."""
 
     recipes: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
+    engine: str | None = None
     file: Path | None = None
     content: Mapping[str, Any] = field(default_factory=lambda: {"server": {}, "recipes": {}})
 
     @classmethod
     def read(
-        cls, recipes: Sequence[str], weights: Sequence[str], sets: Sequence[str], config_file: Path | None
+        cls,
+        recipes: Sequence[str],
+        weights: Sequence[str],
+        sets: Sequence[str],
+        engine: str | None,
+        config_file: Path | None,
     ) -> Selection:
         """From the parameters that :func:`selection_options` makes.
 
@@ -37,8 +43,8 @@ class Selection:
             ConfigError: the file cannot be read, or holds other keys than ``server`` and ``recipes``.
         """
         if config_file is None:
-            return cls(tuple(recipes), tuple(weights), tuple(sets))
-        return cls(tuple(recipes), tuple(weights), tuple(sets), config_file, read_file(config_file))
+            return cls(tuple(recipes), tuple(weights), tuple(sets), engine)
+        return cls(tuple(recipes), tuple(weights), tuple(sets), engine, config_file, read_file(config_file))
 
     def configs(self, plugins: Plugins, kind: str | None = None) -> list[RecipeConfig]:
         """The recipes to use: those named, else those of the file, else the defaults; of one task ``kind`` if given.
@@ -53,13 +59,18 @@ class Selection:
                 names = ", ".join(recipe.name for recipe in chosen) or "no recipe"
                 raise ConfigError(f"this needs a recipe that does {kind}; selected: {names} (choose with --recipe)")
             chosen = fitting[:1]
-        return configure(
+        configs = configure(
             chosen,
             file=self.content["recipes"],
             file_name=str(self.file),
             sets=self.sets,
             weights=self.weights,
         )
+        if self.engine is not None:
+            from omni.loading import choose_engine  # imports the stages' modules
+
+            choose_engine(configs, self.engine, "--engine")
+        return configs
 
     def _choose(self, plugins: Plugins) -> list[Recipe]:
         in_file: Mapping[str, Any] = self.content["recipes"]
@@ -98,6 +109,11 @@ def selection_options(many: bool) -> Callable[[F], F]:
             metavar="[RECIPE/]STAGE.FIELD=VALUE",
             multiple=True,
             help="Set a stage's option, or limits.FIELD, executor, transport; repeats.",
+        ),
+        click.option(
+            "--engine",
+            metavar="NAME",
+            help="The engine of autoregressive stages: torch, sglang, auto.  [default: auto]",
         ),
         click.option(
             "--config",

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -84,6 +85,7 @@ class Host:
         loop: asyncio.AbstractEventLoop = engine.loop
         for pid in adapter.child_pids(engine):
             loop.add_reader(os.pidfd_open(pid), self._child_died, pid)
+        adapter.on_failure(engine, partial(self._give_up, "has failed"))
         self._loop = loop
         wire.send_reports(self._connection, [ready])
         loop.run_forever()
@@ -91,9 +93,11 @@ class Host:
     def _child_died(self, pid: int) -> None:
         # Left to be waited for, since the process object does that too.
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        how = "" if found is None else f" (status {found.si_status})"
-        self.dead(StageFailed(f"a process of the SGLang engine has died{how}"))
-        os._exit(1)  # its siblings die with their parent
+        self._give_up("has died" if found is None else f"has died (status {found.si_status})")
+
+    def _give_up(self, what: str) -> None:
+        self.dead(StageFailed(f"a process of the SGLang engine {what}"))
+        os._exit(1)  # SGLang's processes die with their parent
 
     def _tell(self, report: wire.Report) -> None:
         """Reports of one turn of the loop travel together."""
