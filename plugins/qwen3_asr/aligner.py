@@ -38,20 +38,18 @@ class Aligner(TextModel):
             self.with_audio(part, embeds, self.config.audio_pad_id) for part, embeds in zip(tokens, audio, strict=True)
         ]
         positions = torch.cat([torch.arange(n, device=self.device) for n in lengths])
-        hidden = self.stack(torch.cat(inputs), positions, _causal(lengths))
+        hidden = self.stack(torch.cat(inputs), positions, causal(lengths))
         asked = torch.cat(tokens) == self.config.timestamp_id
         counts = [int((part == self.config.timestamp_id).sum()) for part in tokens]
-        return list(self.logits(hidden[asked]).split(counts))
+        return list(torch.split(self.logits(hidden[asked]), counts))
 
 
-def _causal(lengths: Sequence[int]) -> Attend:
+def causal(lengths: Sequence[int]) -> Attend:
     """Attention of sequences that lie in a row, each within itself, nothing kept."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         out = []
-        for query, key, value in zip(
-            q.split(list(lengths)), k.split(list(lengths)), v.split(list(lengths)), strict=True
-        ):
+        for query, key, value in zip(*(torch.split(x, list(lengths)) for x in (q, k, v)), strict=True):
             n, heads, dim = query.shape
             share = heads // key.shape[1]
             mixed = F.scaled_dot_product_attention(

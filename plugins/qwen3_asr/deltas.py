@@ -142,6 +142,22 @@ class Stripped:
         return kept
 
 
+class Raw:
+    """All that the model writes, as it is."""
+
+    language: str | None = None
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def push(self, written: str) -> str:
+        self.text += written
+        return written
+
+    def finish(self) -> str:
+        return ""
+
+
 class Deltas:
     """All of it. ``language``: as the model names it; "" where it names none; None as long as that is not known.
     ``text``: what has left so far."""

@@ -123,7 +123,7 @@ class AudioEncoder(nn.Module):
         found: list[list[Tensor]] = [[] for _ in clips]
         for batch in self._batches(clips):
             pieces, lengths = self._embed(clips, batch)
-            for window, part in zip(batch, self._attend(pieces, lengths).split(lengths), strict=True):
+            for window, part in zip(batch, torch.split(self._attend(pieces, lengths), lengths), strict=True):
                 found[window.clip].append(part)
         return [torch.cat(parts) for parts in found]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,8 +17,6 @@ from qwen3_asr.model import AsrModel, TextModel
 from qwen3_asr.tokenizer import AUDIO_PAD, END_OF_TEXT, IM_END, TIMESTAMP, AsrTokenizer
 
 _AUDIO, _TEXT, _HEAD = "thinker.audio_tower", "thinker.model", "thinker.lm_head.weight"
-
-M = TypeVar("M", AsrModel, Aligner)
 
 
 def open_asr(folder: Path) -> tuple[AsrConfig, AsrTokenizer]:
@@ -85,7 +82,7 @@ def _audio_targets(encoder: AudioEncoder) -> Iterator[tuple[str, Tensor]]:
     for index, layer in enumerate(encoder.blocks):
         prefix = f"{_AUDIO}.layers.{index}"
         for kind, joined in (("weight", layer.wqkv), ("bias", layer.qkv_bias)):
-            for name, part in zip("qkv", joined.split(d), strict=True):
+            for name, part in zip("qkv", torch.split(joined, d), strict=True):
                 yield f"{prefix}.self_attn.{name}_proj.{kind}", part
         for name, matrix, bias in (
             ("self_attn.out_proj", layer.wo, layer.o_bias),
@@ -108,7 +105,7 @@ def _audio_targets(encoder: AudioEncoder) -> Iterator[tuple[str, Tensor]]:
 # Loading --------------------------------------------------------------------------------------------------------------
 
 
-def _fill(model: M, folder: Path) -> M:
+def _fill(model: TextModel, folder: Path) -> None:
     checkpoint = Checkpoint(folder)
     targets = dict(_text_targets(model))
     dims = model.text.stack
@@ -117,7 +114,6 @@ def _fill(model: M, folder: Path) -> M:
     checkpoint.require([*targets, *layers])
     checkpoint.fill(targets)
     model.stack.fill(lambda index, layer: checkpoint.fill(dict(_text_layer(index, layer))))
-    return model
 
 
 def load_encoder(folder: Path, config: AudioSection, *, device: torch.device, dtype: torch.dtype) -> AudioEncoder:
@@ -140,7 +136,9 @@ def load_asr(
         WeightsError: see :func:`load_encoder`.
     """
     config, tokenizer = open_asr(folder)
-    return _fill(AsrModel(config, device=device, dtype=dtype, make_stack=make_stack), folder), tokenizer
+    model = AsrModel(config, device=device, dtype=dtype, make_stack=make_stack)
+    _fill(model, folder)
+    return model, tokenizer
 
 
 def load_aligner(folder: Path, *, device: torch.device, dtype: torch.dtype) -> tuple[Aligner, AsrTokenizer]:
@@ -150,7 +148,9 @@ def load_aligner(folder: Path, *, device: torch.device, dtype: torch.dtype) -> t
         WeightsError: see :func:`load_encoder`.
     """
     config, tokenizer = open_aligner(folder)
-    return _fill(Aligner(config, device=device, dtype=dtype), folder), tokenizer
+    model = Aligner(config, device=device, dtype=dtype)
+    _fill(model, folder)
+    return model, tokenizer
 
 
 def random_asr(

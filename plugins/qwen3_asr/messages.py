@@ -13,7 +13,8 @@ class Span(Message):
     """A stretch of the file, ``start`` and ``seconds`` of it in seconds; spans follow each other without gaps.
 
     ``mel``: float32 ``(bands, frames)``. ``language``: ISO code, None for detection. ``prompt``: context before the
-    audio. ``max_new_tokens``: None for as many as the span can hold. ``timed``: times were asked for.
+    audio. ``max_new_tokens``: None for as many as the span can hold. ``timed``: times were asked for. ``written``: how
+    the answer begins, of a live transcript (:mod:`qwen3_asr.live`); then all that is written comes out as it is.
     """
 
     position: int
@@ -27,6 +28,7 @@ class Span(Message):
     seed: int | None = None
     max_new_tokens: int | None = None
     timed: bool = False
+    written: str | None = None
 
 
 class Mel(Message):

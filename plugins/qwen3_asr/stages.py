@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -27,7 +27,7 @@ from omni import (
 from omni.engines.base import Prompt, SamplingParams, StepOutput
 from omni.engines.torch import LayerStack
 from qwen3_asr.aligner import prompt_ids
-from qwen3_asr.deltas import Deltas
+from qwen3_asr.deltas import Deltas, Raw
 from qwen3_asr.languages import NAMES, code_of
 from qwen3_asr.loader import load_aligner, load_encoder, open_aligner, random_encoder
 from qwen3_asr.messages import Aligned, Encoded, Ending, Mel, Span, Spoken
@@ -121,6 +121,7 @@ class RecogniserOptions(AROptions):
     its length, and a few more: no speech has that many, so a text that comes to it is a model in a loop."""
 
     parallel_items: Annotated[int, Field(ge=1, le=1024)] = 8
+    ahead: Annotated[int, Field(ge=1, le=1_000_000)] = 8192
     device: str = "auto"
     dtype: Dtype = "auto"
     random: SizeName | None = None
@@ -135,8 +136,8 @@ class Hearing:
     span: Span
     embeds: torch.Tensor
     decoder: TextDecoder
-    deltas: Deltas
-    tokens: int = field(default=0)
+    deltas: Deltas | Raw
+    tokens: int = 0
 
     @property
     def language(self) -> str | None:
@@ -170,23 +171,28 @@ class Recogniser(AR[Joined, Spoken]):
 
     def open(self, item: Joined) -> Hearing:
         span, encoded = item.parts[SPANS], item.parts[SOUND]
-        name = None if span.language is None else NAMES[span.language]
-        return Hearing(span, encoded.embeds, TextDecoder(self._tokenizer), Deltas(name))
+        deltas = Raw() if span.written is not None else Deltas(span.language and NAMES[span.language])
+        return Hearing(span, encoded.embeds, TextDecoder(self._tokenizer), deltas)
 
     def prompt(self, state: Hearing) -> tuple[Prompt, SamplingParams]:
         span = state.span
-        ids = self._prompts.build(len(state.embeds), context=span.prompt, language=span.language)
-        context = self._config.text.max_position_embeddings
+        ids = self._prompts.build(
+            len(state.embeds), context=span.prompt, language=span.language, written=span.written or ""
+        )
         new = span.max_new_tokens or _TOKENS_BESIDE + int(self.options.tokens_per_second * span.seconds)
-        if len(ids) + new > context:
-            param = "prompt" if span.prompt and span.max_new_tokens is None else "max_new_tokens"
-            raise BadRequest(
-                f"prompt, audio and text are {len(ids)} + {new} tokens; the model takes {context} together",
-                param=param,
-            )
+        if len(ids) + new > self.max_tokens:
+            raise self._too_long(span, len(ids), new)
         return (
             Prompt(tokens=np.array(ids, np.int64), embeds={AUDIO: state.embeds}),
             SamplingParams(max_new_tokens=new, temperature=span.temperature, seed=span.seed),
+        )
+
+    def _too_long(self, span: Span, given: int, new: int) -> BadRequest:
+        param = "max_new_tokens" if span.max_new_tokens else "prompt" if span.prompt else "file"
+        return BadRequest(
+            f"{span.seconds:.1f} s of audio with the prompt are {given} tokens and may be {new} more as text; this "
+            f"server gives them {self.max_tokens} together",
+            param=param,
         )
 
     def output(self, state: Hearing, step: StepOutput) -> Iterable[Spoken]:

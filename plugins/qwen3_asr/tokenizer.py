@@ -23,7 +23,7 @@ TIMESTAMP = "<timestamp>"
 
 _CONTROL = (IM_START, IM_END, END_OF_TEXT, AUDIO_START, AUDIO_PAD, AUDIO_END)
 
-# How text falls into pieces before byte pairs are merged: the split that all Qwen2 and Qwen3 vocabularies were made with.
+# How text falls into pieces before byte pairs are merged: the split that Qwen2's and Qwen3's vocabularies came from.
 _PIECES = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )

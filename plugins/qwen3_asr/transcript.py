@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from omni import Aggregator, StageFailed, TranscriptChunk
+from omni import Aggregator, Message, StageFailed, TranscriptChunk
 from qwen3_asr.languages import WITHOUT_SPACES
-from qwen3_asr.messages import Aligned, Ending, Message, Piece, Spoken
+from qwen3_asr.messages import Aligned, Ending, Piece, Spoken
 from qwen3_asr.times import segments
 
 
