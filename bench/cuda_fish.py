@@ -27,10 +27,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fish_ar
 from fish_s2pro.codec.config import CodecConfig
 from fish_s2pro.codec.loading import random_decoder
-from fish_s2pro.codec.streaming import StreamingDecoder
 from fish_s2pro.config import FishConfig, parse_config
 from fish_s2pro.loader import random_ar
 from fish_s2pro.model import DualAR
+from omni.codecs import StreamingDecoder
 from omni.engines.base import Prompt, SamplingParams, StepOutput
 from omni.engines.torch import TorchEngine, parse_options
 

@@ -20,7 +20,7 @@ import torch
 from fish_s2pro.codec.config import CodecConfig
 from fish_s2pro.codec.decoder import CodecDecoder
 from fish_s2pro.codec.loading import random_decoder, random_encoder
-from fish_s2pro.codec.streaming import StreamingDecoder
+from omni.codecs import StreamingDecoder
 
 _STEPS = 8
 

@@ -150,12 +150,12 @@ def parts(options: argparse.Namespace) -> None:
 
     from fish_s2pro.codec.config import CodecConfig
     from fish_s2pro.codec.loading import random_decoder
-    from fish_s2pro.codec.streaming import StreamingDecoder
     from fish_s2pro.loader import random_ar
     from fish_s2pro.params import SpeechParams
     from fish_s2pro.prompts import Conversation
     from fish_s2pro.sizes import SIZES
     from fish_s2pro.vocoder import VocoderOptions
+    from omni.codecs import StreamingDecoder
     from omni.engines.base import SamplingParams
     from omni.engines.torch import TorchEngine, parse_options
 

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from fish_s2pro.codec.config import CodecConfig, RandomWidth
-from fish_s2pro.codec.loading import device_of, load_encoder, random_encoder, weights_folder
+from fish_s2pro.codec.loading import load_encoder, random_encoder, weights_folder
 from fish_s2pro.messages import Encoded, Part, Prepared
 from omni import Aggregator, BadRequest, Encoder, EncoderOptions, StageFailed
 from omni.audio import decode
+from omni.codecs import device_of
 
 MAX_REFERENCE_SECONDS = 180.0
 """Longer voices would fill the model's context before any text is spoken."""

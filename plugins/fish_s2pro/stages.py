@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 
 from fish_s2pro.codec.config import CodecConfig, read_config
-from fish_s2pro.codec.loading import device_of, weights_folder
+from fish_s2pro.codec.loading import weights_folder
 from fish_s2pro.messages import CodeFrames, Encoded, Part, Prepared
 from fish_s2pro.model import DualAR
 from fish_s2pro.params import SpeechParams
@@ -20,6 +20,7 @@ from fish_s2pro.reference import load_reference
 from fish_s2pro.sizes import SizeName
 from fish_s2pro.source import DualARSource
 from omni import AR, AROptions, BadRequest, Preprocess, SpeechRequest, Usage
+from omni.codecs import device_of
 from omni.engines.base import Prompt, SamplingParams, StepOutput
 from omni.engines.torch import LayerStack
 

@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 
 from fish_s2pro.codec.config import CodecConfig, RandomWidth
-from fish_s2pro.codec.loading import device_of, load_decoder, random_decoder, weights_folder
-from fish_s2pro.codec.streaming import StreamingDecoder
+from fish_s2pro.codec.loading import load_decoder, random_decoder, weights_folder
 from fish_s2pro.messages import CodeFrames
 from omni import AudioChunk, DecodeJob, Decoder, DecoderOptions, Usage
+from omni.codecs import StreamingDecoder, device_of
 
 _AT_ONCE = 64
 """Frames of a stream that are decoded together; a longer chunk is decoded in pieces, so that state stays small."""

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from hashlib import blake2b
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -24,12 +24,17 @@ class FrameDecoder(Protocol):
         """The next frames of the step's streams: int64 ``(batch, codebooks, frames)`` to float32 ``(batch, samples)``,
         equally many for every frame."""
 
+    def reserve(self, frames: int) -> None:
+        """Prepare for streams of so many frames."""
+
+
+@runtime_checkable
+class SkippingDecoder(FrameDecoder, Protocol):
+    """A decoder that has a shorter way through frames that nobody hears."""
+
     def skip(self, codes: Tensor, step: Step, following: int) -> None:
         """As :meth:`advance` for frames that nobody hears; ``following`` more of them come after these. What cannot be
         heard in the frames after those need not be computed."""
-
-    def reserve(self, frames: int) -> None:
-        """Prepare for streams of so many frames."""
 
 
 class _Voices:
@@ -142,7 +147,10 @@ class StreamingDecoder:
         for first in range(0, frames, self._max_frames):
             codes = silent[None, :, first : first + self._max_frames].to(self._decoder.device)
             step = Step(self._state, [stream], [first])
-            self._decoder.skip(codes, step, frames - first - codes.shape[2])
+            if isinstance(self._decoder, SkippingDecoder):
+                self._decoder.skip(codes, step, frames - first - codes.shape[2])
+            else:
+                self._decoder.advance(codes, step)
 
     @torch.inference_mode()
     def step(self, jobs: Sequence[tuple[int, Tensor]]) -> list[Tensor]:

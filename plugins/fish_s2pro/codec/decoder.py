@@ -6,21 +6,10 @@ import torch
 from torch import Tensor
 
 from fish_s2pro.codec.config import CodecConfig
-from fish_s2pro.codec.layers import (
-    ConvNeXt,
-    ResidualUnit,
-    Snake,
-    UpsampleConv,
-    weight_normed,
-    weight_normed_conv,
-)
+from fish_s2pro.codec.layers import ConvNeXt, ResidualUnit, Snake, weight_normed, weight_normed_conv
 from fish_s2pro.codec.quantizer import Dequantizer
-from fish_s2pro.codec.state import Step, StreamState
 from fish_s2pro.codec.transformer import WindowedTransformer
-from fish_s2pro.codec.weights import WeightSource
-
-_CHUNK = 16
-"""Frames that a whole decode takes at a time: activations stay near the caches, memory stays bounded."""
+from omni.codecs import Step, UpsampleConv, WeightSource, decode_whole
 
 
 class Upsample:
@@ -115,19 +104,9 @@ class CodecDecoder:
         ``(batch, frames * frame_samples)``."""
         return self.waveform(self.latents(codes, step), step).float()
 
-    @torch.inference_mode()
     def decode(self, codes: Tensor) -> Tensor:
-        """Whole streams at once. Streams of unequal length may be filled up with any code at the end: a sample
-        depends on no later frame."""
-        batch, _, frames = codes.shape
-        self.reserve(frames)
-        state = StreamState(batch, min(frames, _CHUNK), self.device, self.dtype)
-        rows = range(batch)
-        pieces = [
-            self.advance(codes[..., first : first + _CHUNK].to(self.device), Step(state, rows, [first] * batch))
-            for first in range(0, frames, _CHUNK)
-        ]
-        return torch.cat(pieces, dim=1)
+        """Whole streams at once; see :func:`omni.codecs.decode_whole`."""
+        return decode_whole(self, codes)
 
     def reserve(self, frames: int) -> None:
         """Prepare for streams of so many frames."""

@@ -7,11 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fish_s2pro.codec.config import ENCODER_WINDOW, FFN_RATIO, CodecConfig
-from fish_s2pro.codec.layers import CausalConv, ConvNeXt, ResidualUnit, Snake, weight_normed_conv
+from fish_s2pro.codec.layers import ConvNeXt, ResidualUnit, Snake, weight_normed_conv
 from fish_s2pro.codec.quantizer import Quantizer
-from fish_s2pro.codec.state import Step, StreamState
-from fish_s2pro.codec.transformer import Rope, WindowedTransformer
-from fish_s2pro.codec.weights import WeightSource
+from fish_s2pro.codec.transformer import WindowedTransformer, rotations
+from omni.codecs import CausalConv, Step, StreamState, WeightSource
 
 _CHUNK = 16
 """Frames encoded at a time: memory stays the same for a reference of any length."""
@@ -96,7 +95,7 @@ class CodecEncoder:
                     head_dim=general.head_dim,
                     window=ENCODER_WINDOW,
                     rate=columns,
-                    rope=Rope(general.head_dim, general.rope_base, device),
+                    rope=rotations(general.head_dim, general.rope_base, device),
                     eps=general.norm_eps,
                 )
             self.blocks.append(EncoderBlock(weights, prefix, channels, stride, transformer, columns=columns))

@@ -15,26 +15,13 @@ from torch import Tensor
 from fish_s2pro.codec.config import CodecConfig, read_config
 from fish_s2pro.codec.decoder import CodecDecoder
 from fish_s2pro.codec.encoder import CodecEncoder
-from fish_s2pro.codec.weights import RandomWeights, ShapeRecorder
-from omni import ConfigError, StageContext, WeightsError
+from fish_s2pro.codec.weights import drawn
+from omni import StageContext, WeightsError
+from omni.codecs import RandomWeights, ShapeRecorder, compute_in_full
 
 FILE = "codec.pth"
 _STALE = (".freqs_cis", ".causal_mask")
 """Buffers of the reference's implementation that its file still holds; they are computed here."""
-
-
-def device_of(name: str) -> torch.device:
-    """``auto`` takes CUDA where there is one.
-
-    Raises:
-        ConfigError: this torch has no such device.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"torch cannot use the device {name!r}: {error}") from error
 
 
 def weights_folder(context: StageContext) -> Path:
@@ -54,7 +41,7 @@ def load_encoder(folder: Path, device: torch.device | str = "cpu") -> CodecEncod
     Raises:
         WeightsError: ``codec.pth`` or ``codec_config.json`` is missing, unreadable or does not fit; names the tensor.
     """
-    _compute_in_full(torch.device(device), torch.float32)
+    compute_in_full(torch.device(device), torch.float32)
     config = read_config(folder)
     checkpoint = Checkpoint(folder / FILE, config, torch.device(device), torch.float32)
     return CodecEncoder(checkpoint, config, torch.device(device))
@@ -66,7 +53,7 @@ def load_decoder(folder: Path, device: torch.device | str = "cpu", dtype: torch.
     Raises:
         WeightsError: as :func:`load_encoder`.
     """
-    _compute_in_full(torch.device(device), dtype)
+    compute_in_full(torch.device(device), dtype)
     config = read_config(folder)
     checkpoint = Checkpoint(folder / FILE, config, torch.device(device), dtype)
     return CodecDecoder(checkpoint, config, torch.device(device), dtype)
@@ -75,8 +62,8 @@ def load_decoder(folder: Path, device: torch.device | str = "cpu", dtype: torch.
 def random_encoder(config: CodecConfig, seed: int = 0, device: torch.device | str = "cpu") -> CodecEncoder:
     """The waveform-to-codes half with random weights."""
     device = torch.device(device)
-    _compute_in_full(device, torch.float32)
-    return CodecEncoder(RandomWeights(seed, device, torch.float32), config, device)
+    compute_in_full(device, torch.float32)
+    return CodecEncoder(RandomWeights(seed, device, torch.float32, drawn), config, device)
 
 
 def random_decoder(
@@ -84,15 +71,8 @@ def random_decoder(
 ) -> CodecDecoder:
     """The codes-to-waveform half with random weights."""
     device = torch.device(device)
-    _compute_in_full(device, dtype)
-    return CodecDecoder(RandomWeights(seed, device, dtype), config, device, dtype)
-
-
-def _compute_in_full(device: torch.device, dtype: torch.dtype) -> None:
-    """torch lets cuDNN convolve float32 in TF32 by default: 3 % of the encoder's codes flip, and samples depend on the
-    batch. The switch is the process's; it is left off because threads cannot each have their own."""
-    if device.type == "cuda" and dtype == torch.float32:
-        torch.backends.cudnn.allow_tf32 = False
+    compute_in_full(device, dtype)
+    return CodecDecoder(RandomWeights(seed, device, dtype, drawn), config, device, dtype)
 
 
 def tensor_shapes(config: CodecConfig) -> dict[str, tuple[int, ...]]:

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fish_s2pro.codec.config import QuantizerConfig
-from fish_s2pro.codec.weights import WeightSource, folded
+from fish_s2pro.codec.weights import folded
+from omni.codecs import WeightSource
 
 
 def _prefixes(config: QuantizerConfig) -> list[str]:

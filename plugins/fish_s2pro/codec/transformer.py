@@ -9,60 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fish_s2pro.codec.config import TransformerConfig
-from fish_s2pro.codec.state import Step
-from fish_s2pro.codec.weights import WeightSource
+from omni.codecs import Rotations, Step, WeightSource, WindowView
 from omni.engines.torch import linear
 
 
-class Rope:
-    """Rotations of interleaved pairs by ``position / base^(2j / head_dim)``.
-
-    Cosine and sine are rounded to bfloat16 as in training; the rotation itself is float32. The table is made on
-    the CPU whatever the device, so that its rounding never differs.
-    """
-
-    def __init__(self, head_dim: int, base: float, device: torch.device) -> None:
-        exponent = torch.arange(0, head_dim, 2).float() / head_dim
-        self._frequencies = 1.0 / base**exponent
-        self._device = device
-        self._table = self._make(4096)
-
-    def _make(self, length: int) -> Tensor:
-        angles = torch.outer(torch.arange(length).float(), self._frequencies)
-        table = torch.polar(torch.ones_like(angles), angles)
-        rounded = torch.view_as_real(table).bfloat16().float()
-        return torch.view_as_complex(rounded).to(self._device)
-
-    def reserve(self, length: int) -> None:
-        """Make room for positions below ``length``."""
-        have = self._table.shape[0]
-        if length > have:
-            self._table = self._make(max(length, 2 * have))
-
-    def __call__(self, positions: Tensor) -> Tensor:
-        """complex64 rotations ``(..., head_dim / 2)`` of int64 positions."""
-        return self._table[positions]
-
-
-class _View:
-    """What all layers share in one step: where keys go in the ring, what each query sees, the rotations."""
-
-    __slots__ = ("mask", "places", "ring", "rotations")
-
-    def __init__(self, rope: Rope, window: int, ring: int, first: Tensor, length: int) -> None:
-        """``first``: int64 ``(batch,)``, position of each stream's first new element."""
-        self.ring = ring
-        positions = first[:, None] + torch.arange(length, device=first.device)
-        self.places = positions % ring
-        turn = rope(positions)
-        # Queries and keys are turned, values stay.
-        self.rotations = torch.stack((turn, turn, torch.ones_like(turn)), dim=2)[:, :, :, None]
-        # A place of the ring holds the newest position that maps to it.
-        newest = positions[:, -1:]
-        held = newest - (newest - torch.arange(ring, device=first.device)) % ring
-        held = held[:, None]
-        query = positions[:, :, None]
-        self.mask = ((held >= 0) & (held <= query) & (held > query - window))[:, None]
+def rotations(head_dim: int, base: float, device: torch.device) -> Rotations:
+    """Cosine and sine are rounded to bfloat16, as in training."""
+    return Rotations(head_dim, base, device, rounding=torch.bfloat16)
 
 
 def _scaled(weights: WeightSource, linear: str, scale: str, outputs: int, inputs: int) -> Tensor:
@@ -85,29 +38,17 @@ class _Layer:
         self.w13 = torch.cat(gate_and_up)
         self.w2 = _scaled(weights, f"{prefix}.feed_forward.w2", f"{prefix}.ffn_layer_scale", dim, hidden)
 
-    def __call__(self, x: Tensor, step: Step, view: _View) -> Tensor:
+    def __call__(self, x: Tensor, view: WindowView) -> Tensor:
         """``(batch * time, dim)`` to the same."""
         width = x.shape[1:]
-        x = self._attend(F.rms_norm(x, width, self.attention_norm, self.eps), step, view).add_(x)
+        qkv = linear(F.rms_norm(x, width, self.attention_norm, self.eps), self.wqkv)
+        x = linear(view.attend(self, qkv, self.head_dim), self.wo).add_(x)
         gate, up = linear(F.rms_norm(x, width, self.ffn_norm, self.eps), self.w13).chunk(2, dim=1)
         return linear(F.silu(gate).mul_(up), self.w2).add_(x)
 
-    def _attend(self, y: Tensor, step: Step, view: _View) -> Tensor:
-        batch, time = view.places.shape
-        pairs = linear(y, self.wqkv).float().view(batch, time, 3, -1, self.head_dim // 2, 2)
-        turned = torch.view_as_real(torch.view_as_complex(pairs) * view.rotations)
-        qkv = turned.view(batch, time, 3, -1, self.head_dim).to(y.dtype)
-        ring = step.state.buffer(self, view.ring, 2, *qkv.shape[3:])
-        ring[step.index[:, None], view.places] = qkv[:, :, 1:]
-        keys, values = ring[step.rows].transpose(1, 3).unbind(2)
-        heads = F.scaled_dot_product_attention(qkv[:, :, 0].transpose(1, 2), keys, values, attn_mask=view.mask)
-        return linear(heads.transpose(1, 2).reshape(y.shape), self.wo)
-
 
 class WindowedTransformer:
-    """``rate`` positions come per frame. The keys and values of the last ``window - 1`` positions live in the
-    state, rotated by their absolute positions; a ring holds one step's positions more than that, so a step never
-    overwrites what its own queries still see."""
+    """``rate`` positions come per frame; see :class:`omni.codecs.WindowView` for what is kept of them."""
 
     def __init__(
         self,
@@ -120,7 +61,7 @@ class WindowedTransformer:
         head_dim: int,
         window: int,
         rate: int,
-        rope: Rope,
+        rope: Rotations,
         eps: float,
     ) -> None:
         self.window = window
@@ -142,7 +83,7 @@ class WindowedTransformer:
             head_dim=config.head_dim,
             window=config.window_size,
             rate=1,
-            rope=Rope(config.head_dim, config.rope_base, device),
+            rope=rotations(config.head_dim, config.rope_base, device),
             eps=config.norm_eps,
         )
 
@@ -152,10 +93,9 @@ class WindowedTransformer:
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """``(batch, dim, time)`` to the same."""
-        ring = self.window - 1 + step.state.max_frames * self.rate
-        view = _View(self.rope, self.window, ring, step.seen * self.rate, x.shape[-1])
+        view = WindowView(self.rope, step, x.shape[-1], window=self.window, rate=self.rate)
         y = x.transpose(1, 2)
         rows = y.reshape(-1, y.shape[2])
         for layer in self.layers:
-            rows = layer(rows, step, view)
+            rows = layer(rows, view)
         return F.rms_norm(rows, rows.shape[1:], self.norm, self.eps).view(y.shape).transpose(1, 2)

@@ -13,8 +13,8 @@ from torch import Tensor
 from fish_s2pro.codec.decoder import CodecDecoder
 from fish_s2pro.codec.encoder import CodecEncoder
 from fish_s2pro.codec.loading import load_decoder, load_encoder
-from fish_s2pro.codec.state import Step, StreamState
 from omni.audio import encode_all
+from omni.codecs import Step, StreamState
 
 FLOAT = 1e-4
 AUDIO = 2e-4

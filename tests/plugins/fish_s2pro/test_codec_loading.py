@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from fish_s2pro.codec.config import CodecConfig, read_config
-from fish_s2pro.codec.loading import device_of, load_decoder, load_encoder, tensor_shapes
+from fish_s2pro.codec.loading import load_decoder, load_encoder, tensor_shapes
 from omni import ConfigError, WeightsError
+from omni.codecs import device_of
 
 State = dict[str, Tensor]
 

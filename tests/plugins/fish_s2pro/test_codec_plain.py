@@ -12,7 +12,8 @@ from torch import Tensor
 from fish_s2pro.codec.config import CodecConfig
 from fish_s2pro.codec.decoder import CodecDecoder
 from fish_s2pro.codec.encoder import CodecEncoder
-from fish_s2pro.codec.weights import RandomWeights
+from fish_s2pro.codec.weights import drawn
+from omni.codecs import RandomWeights
 
 OTHER = CodecConfig.model_validate(
     {
@@ -38,8 +39,15 @@ OTHER = CodecConfig.model_validate(
 """Every number differs from the published model's."""
 
 
+CPU = torch.device("cpu")
+
+
+def noise() -> RandomWeights:
+    return RandomWeights(0, CPU, torch.float32, drawn)
+
+
 def test_decode() -> None:
-    decoder = CodecDecoder(RandomWeights(0), OTHER, torch.device("cpu"))
+    decoder = CodecDecoder(noise(), OTHER, CPU)
     generator = torch.Generator().manual_seed(0)
     sizes = OTHER.quantizer.codebook_sizes
     codes = torch.stack([torch.randint(0, size, (90,), generator=generator) for size in sizes])
@@ -48,7 +56,7 @@ def test_decode() -> None:
 
 def test_encode_beyond_both_windows() -> None:
     """600 frames hold 2,400 positions of the encoder's transformer, whose window is 512."""
-    encoder = CodecEncoder(RandomWeights(0), OTHER, torch.device("cpu"))
+    encoder = CodecEncoder(noise(), OTHER, CPU)
     wave = torch.randn(600 * OTHER.frame_samples, generator=torch.Generator().manual_seed(3)) * 0.1
     codes = encoder.encode(wave)
     expected, margin = plain_encode(OTHER, wave)
@@ -64,7 +72,7 @@ class Keeping(RandomWeights):
     """Random weights that stay as they were given out."""
 
     def __init__(self) -> None:
-        super().__init__(0)
+        super().__init__(0, CPU, torch.float32, drawn)
         self.kept: dict[str, Tensor] = {}
 
     def raw(self, name: str, *shape: int) -> Tensor:
@@ -77,8 +85,8 @@ class Plain:
     def __init__(self, config: CodecConfig) -> None:
         self.config = config
         decoding, encoding = Keeping(), Keeping()
-        CodecDecoder(decoding, config, torch.device("cpu"))
-        CodecEncoder(encoding, config, torch.device("cpu"))
+        CodecDecoder(decoding, config, CPU)
+        CodecEncoder(encoding, config, CPU)
         self.decoding, self.encoding = decoding.kept, encoding.kept
 
     def conv(self, w: dict[str, Tensor], name: str, x: Tensor, *, stride: int = 1, dilation: int = 1) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fish_s2pro.codec.config import CodecConfig
 from fish_s2pro.codec.decoder import CodecDecoder
 from fish_s2pro.codec.loading import load_decoder, random_decoder
-from fish_s2pro.codec.streaming import StreamingDecoder
+from omni.codecs import StreamingDecoder
 
 EXACT = 1e-5
 """The reference's tiny checkpoint turns float noise of 1e-6 into 5e-5, ten times more than weights of usual size do;
