@@ -52,7 +52,7 @@ class Host:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: Any
         self._processor: str
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._tasks: dict[int, tuple[asyncio.Task[OmniError | None], asyncio.Task[None]]] = {}
         self._reports: list[wire.Report] = []
         self._load = wire.Load(0, 0, 0)
         self._watching = False
@@ -112,30 +112,32 @@ class Host:
     def _obey(self, order: wire.Order) -> None:
         match order:
             case wire.Submit():
-                self._tasks[order.number] = asyncio.create_task(self._run(order))
+                # Two tasks: one that is cancelled before its first step never comes to a line of its own.
+                work = asyncio.create_task(self._generate(order))
+                self._tasks[order.number] = work, asyncio.create_task(self._run(order.number, work))
                 if not self._watching:
                     self._watching = True
                     self._watch = asyncio.create_task(self._watch_load())
             case wire.Abort():
-                if task := self._tasks.get(order.number):
-                    task.cancel()
+                if tasks := self._tasks.get(order.number):
+                    tasks[0].cancel()
 
     # Requests -----------------------------------------------------------------------------------------------
 
-    async def _run(self, order: wire.Submit) -> None:
+    async def _run(self, number: int, work: asyncio.Task[OmniError | None]) -> None:
         from omni.engines.sglang import adapter
 
         error: OmniError | None = None
         try:
-            error = await self._generate(order)
+            error = await work
         except asyncio.CancelledError:
-            await adapter.ended(self._engine, str(order.number))
+            await adapter.ended(self._engine, str(number))
         except ValueError as cause:
             error = BadRequest(f"SGLang refuses the request: {cause}")
         except Exception as cause:  # noqa: BLE001 - becomes the request's error
             error = StageFailed(f"{type(cause).__name__}: {cause}")
-        del self._tasks[order.number]
-        self._tell(wire.Ended(order.number, None if error is None else error.to_wire()))
+        del self._tasks[number]
+        self._tell(wire.Ended(number, None if error is None else error.to_wire()))
 
     async def _generate(self, order: wire.Submit) -> OmniError | None:
         from omni.engines.sglang import adapter
