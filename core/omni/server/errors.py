@@ -39,6 +39,14 @@ class BodyTimeout(OmniError):
     default_code = "request_timeout"
 
 
+class HeadTooLarge(OmniError):
+    """A request line and headers over the limit (431)."""
+
+    status = 431
+    type = "invalid_request_error"
+    default_code = "headers_too_large"
+
+
 class Refused(OmniError):
     """A status that a plugin's route raised as an ``HTTPException`` and that core has no class for."""
 

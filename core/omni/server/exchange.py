@@ -22,7 +22,7 @@ class Exchange:
         given = header(scope, b"x-request-id")
         # The client's own, if it may stand in a header and a log.
         self._own_id = given is None or not _SANE_ID.fullmatch(given)
-        self.request_id = _new_id() if self._own_id or given is None else given
+        self.request_id = new_id() if self._own_id or given is None else given
         self.send = send
         self.started = time.perf_counter()
         self.endpoint = ""
@@ -36,8 +36,8 @@ class Exchange:
 
     def unique_id(self) -> str:
         """An id that no other request has, which a client's own may not be."""
-        return self.request_id if self._own_id else _new_id()
+        return self.request_id if self._own_id else new_id()
 
 
-def _new_id() -> str:
+def new_id() -> str:
     return os.urandom(16).hex()

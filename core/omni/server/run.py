@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from omni.errors import ConfigError
+from omni.server.protocol import Protocol
 from omni.server.runtime import Runtime, log
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -68,7 +69,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="uvloop",
-                http="httptools",
+                http=Protocol,
                 lifespan="on",
                 log_config=None,
                 access_log=False,
