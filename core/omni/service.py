@@ -65,6 +65,23 @@ class Service:
             names[alias] = pipeline
         return names
 
+    def named(self, model: str) -> Pipeline:
+        """The pipeline of a recipe's name or an alias.
+
+        Raises:
+            ModelNotFound: nothing of that name is served; lists what is.
+        """
+        pipeline = self.names().get(model)
+        if pipeline is None:
+            raise ModelNotFound(
+                f"the model {model[:100]!r} is not served here; served are: {self._served}", param="model"
+            )
+        return pipeline
+
+    @property
+    def _served(self) -> str:
+        return ", ".join(self.pipelines) or "nothing"
+
     def find(self, model: str | None, kind: str) -> Pipeline:
         """The pipeline for a request's ``model`` (None: the first of the kind).
 
@@ -72,12 +89,9 @@ class Service:
             ModelNotFound: nothing of that name is served; lists what is.
             BadRequest: the model exists and does another task.
         """
-        pipeline = self.default(kind) if model is None else self.names().get(model)
+        pipeline = self.default(kind) if model is None else self.named(model)
         if pipeline is None:
-            served = ", ".join(self.pipelines) or "nothing"
-            if model is None:
-                raise ModelNotFound(f"no served model does {kind}; served are: {served}", param="model")
-            raise ModelNotFound(f"the model {model!r} is not served here; served are: {served}", param="model")
+            raise ModelNotFound(f"no served model does {kind}; served are: {self._served}", param="model")
         if pipeline.recipe.task.kind != kind:
             raise BadRequest(
                 f"the model {model!r} does {pipeline.recipe.task.kind}, not {kind}",

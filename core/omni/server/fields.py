@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from omni.server.errors import shown
 
 M = TypeVar("M", bound=BaseModel)
 
+_EXPLAINED = 1024 * 1024
+"""Bytes of a wrong body that are read a second time, for a better message."""
+
 _WORDS = {
     "string": "a string",
     "number": "a number",
@@ -23,6 +27,11 @@ _WORDS = {
     "array": "a list",
     "object": "an object",
 }
+
+
+def _written(number: float) -> str:
+    """Whole numbers with all their digits, so that a limit and what is just over it do not look the same."""
+    return shown(number) if isinstance(number, int) else f"{number:g}"
 
 
 def _type_of(value: Any) -> str:
@@ -76,9 +85,9 @@ class Field:
         if not math.isfinite(value):
             raise self._error("must be a finite number")
         if self.minimum is not None and value < self.minimum:
-            raise self._error(f"must be at least {self.minimum:g}, not {value:g}")
+            raise self._error(f"must be at least {_written(self.minimum)}, not {_written(value)}")
         if self.maximum is not None and value > self.maximum:
-            raise self._error(f"must be at most {self.maximum:g}, not {value:g}")
+            raise self._error(f"must be at most {_written(self.maximum)}, not {_written(value)}")
 
     def parse(self, text: str) -> Any:
         """The text of a form field as the JSON value it stands for; still to be checked."""
@@ -183,8 +192,9 @@ def _refusal(error: ValidationError) -> BadRequest:
 
 
 def unknown_field(name: str, known: Iterable[str]) -> BadRequest:
+    listed = ", ".join(dict.fromkeys(known))
     return BadRequest(
-        f"the field {shown(name)} is unknown; known are: {', '.join(known)}", param=name[:100], code="unknown_parameter"
+        f"the field {shown(name)} is unknown; known are: {listed}", param=name[:100], code="unknown_parameter"
     )
 
 
@@ -192,12 +202,29 @@ def decode_object(body: bytes | bytearray) -> dict[str, Any]:
     """A JSON object, strictly: NaN, infinity and numbers that no float can hold are refused.
 
     Raises:
-        BadRequest: anything else, or no valid JSON.
+        BadRequest: anything else, or no valid JSON. It names the field of a number that JSON does not have.
     """
     try:
         value = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        name = _field_without_number(body)
+        if name is not None:
+            raise BadRequest(f"{name!r} must be a finite number", param=name) from None
         raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise BadRequest("the body must be a JSON object", code="invalid_json")
     return value
+
+
+def _field_without_number(body: bytes | bytearray) -> str | None:
+    """The first field whose value is NaN or infinite. Python's own decoder takes what many clients write for these."""
+    if len(body) > _EXPLAINED:
+        return None
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    numbers = ((name, value) for name, value in fields.items() if isinstance(value, float))
+    return next((name[:100] for name, value in numbers if not math.isfinite(value)), None)

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Response
 
 from omni import __version__
 from omni.audio import FORMATS as AUDIO_FORMATS
-from omni.errors import ModelNotFound
 from omni.pipeline import Pipeline
 from omni.plugins import params_model
 from omni.recipe import Speech
@@ -85,11 +84,7 @@ def routes(runtime: Runtime) -> APIRouter:
 
     @router.get("/v1/models/{name}", summary="One model and what it can do")
     async def model(name: str) -> dict[str, Any]:
-        names = runtime.service.names()
-        if name not in names:
-            served = ", ".join(runtime.service.pipelines)
-            raise ModelNotFound(f"the model {name[:100]!r} is not served here; served are: {served}", param="model")
-        return describe(name, names[name], settings, created)
+        return describe(name, runtime.service.named(name), settings, created)
 
     @router.get("/v1/audio/models", summary="Models that speak")
     async def audio_models() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from omni.errors import BadRequest, ConfigError
 from omni.messages import Segment, TranscriptChunk, Usage, Word
 from omni.server import speech_fields, transcription_fields
-from omni.server.fields import Field, Parameters, decode_object
+from omni.server.fields import Field, Parameters, decode_object, unknown_field
 from omni.server.languages import code_of, name_of
 from omni.server.openai_names import MODELS, VOICES, model_aliases, voices_of
 from omni.server.settings import ServerSettings
@@ -51,6 +51,23 @@ def test_a_field_gives_what_its_schema_says_or_refuses_by_name(field: Field, val
 def test_a_forms_text_never_ends_in_another_error(field: Field, text: str):
     checked = outcome(lambda: field.check(field.parse(text)))
     assert not isinstance(checked, BadRequest) or checked.param == field.name
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_json_does_not_have_are_refused_by_name(number: str):
+    refusal = outcome(lambda: decode_object(f'{{"input": "hi", "speed": {number}}}'.encode()))
+    assert isinstance(refusal, BadRequest)
+    assert (refusal.param, refusal.message) == ("speed", "'speed' must be a finite number")
+
+
+def test_a_limit_and_what_is_just_over_it_look_different():
+    refusal = outcome(lambda: speech_fields.FIELDS["seed"].check(2**63))
+    assert isinstance(refusal, BadRequest)
+    assert refusal.message == f"'seed' must be at most {2**63 - 1}, not {2**63}"
+
+
+def test_known_fields_are_listed_once():
+    assert unknown_field("x", ("a", "b", "a")).message.endswith("known are: a, b")
 
 
 @given(body=st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode()))
