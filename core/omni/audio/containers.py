@@ -61,7 +61,7 @@ def recognise(view: memoryview) -> Container | None:
 
 
 def _wav(view: memoryview) -> tuple[memoryview, None]:
-    """``view`` up to the last whole block of samples; what follows the samples is not needed."""
+    """``view`` up to the last whole block of samples. What follows them is not needed, but has to be chunks."""
     position, align, long_size = 12, 0, None
     for _ in range(_MAX_CHUNKS):
         if position + 8 > len(view):
@@ -92,7 +92,27 @@ def _wav_samples(view: memoryview, start: int, size: int, align: int) -> memoryv
         raise Damaged(f"its header promises {size} bytes of samples, {present} are there")
     if is_open:
         size = min(present, size or present)
+    _refuse_samples_after(view, start + size)
     return view[: start + size - size % align]
+
+
+def _refuse_samples_after(view: memoryview, position: int) -> None:
+    """A header that promises too little: what follows the samples is neither chunks nor padding.
+
+    Chunks are followed by their printable tags; the last one may be cut off (an ID3v1 tag looks like that).
+    """
+    if position % 2 and bytes(view[position : position + 1]) == b"\0":
+        position += 1
+    for _ in range(_MAX_CHUNKS):
+        if position + 8 > len(view):
+            return
+        tag, size = struct.unpack_from("<4sI", view, position)
+        if not (tag.isascii() and tag.decode("ascii").isprintable()):
+            break
+        position += 8 + size + size % 2
+    rest = bytes(view[position:])
+    if rest.count(0) < len(rest):
+        raise Damaged(f"its header promises fewer samples than there are: {len(rest)} bytes after them are no chunk")
 
 
 def _flac(view: memoryview) -> tuple[memoryview, int | None]:

@@ -123,6 +123,31 @@ def test_a_wav_header_that_lies(make_wav):
     assert "1000 are there" in error.message
 
 
+def test_a_wav_header_that_promises_too_little(make_wav):
+    samples = (1000 * np.sin(np.arange(4000) / 7)).astype("<i2").tobytes()
+    error = refused(make_wav(samples, size=4000))
+    assert "4000 bytes after them are no chunk" in error.message
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        b"LIST\x04\0\0\0INFO",
+        b"LIST\xff\0\0\0cut off",
+        b"TAG" + b"a title".ljust(125, b"\0"),
+        bytes(1000),
+        b"\xff\xff",
+    ],
+    ids=["chunk", "cut", "id3v1", "padding", "crumb"],
+)
+def test_what_may_follow_the_samples_of_a_wav(make_wav, after):
+    samples = bytes(2000)
+    whole = make_wav(samples)
+    assert len(decode(np.frombuffer(whole + after, np.uint8), 16000)) == len(
+        decode(np.frombuffer(whole, np.uint8), 16000)
+    )
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", ["<f4", "<f8"])
 def test_samples_that_are_no_numbers(value, kind, make_wav):
