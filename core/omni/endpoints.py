@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -22,22 +23,24 @@ import numpy as np
 from python_multipart.exceptions import FormParserError
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from omni.errors import BadRequest, OmniError
+from omni.errors import BadRequest, OmniError, StageFailed, from_wire
 from omni.server.body import Share, read_body
-from omni.server.errors import send_error
+from omni.server.errors import body_of, report, request_id_of, send_error
 from omni.server.exchange import Exchange
 from omni.server.fields import decode_object, validated
 from omni.server.responses import Answer
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
+from omni.server.sound import Sound
 from omni.server.speech import SpeechEndpoint
 from omni.server.transcript_formats import Transcript
 from omni.server.transcription_fields import TranscriptionFields
 
-__all__ = ["Call", "Endpoint", "validated"]
+__all__ = ["Call", "Endpoint", "Speaker", "reported", "validated"]
 
 _MAX_PARTS = 64
 _MAX_FIELD = 1 << 20
@@ -139,6 +142,63 @@ class Call:
         """Answer with JSON."""
         response = Response(msgspec.json.encode(data), media_type="application/json")
         await response(self._scope, self._receive, self._send)
+
+
+class Speaker:
+    """Speaks one text after the other, as one continuous stream of sound: what an endpoint on a WebSocket sends.
+
+    ``fields`` as for :meth:`Call.speak`, without ``input``. To be used in a ``with`` block.
+    """
+
+    def __init__(self, connection: HTTPConnection, fields: dict[str, Any]) -> None:
+        self._runtime: Runtime = connection.app.state.runtime
+        self._endpoint: SpeechEndpoint = connection.app.state.speech
+        self._fields = fields
+        self._sound: Sound | None = None
+        self._model = ""
+
+    async def say(self, text: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of a text's sound, as they are made. The work for it ends when the generator is closed.
+
+        Raises:
+            OmniError: a field is wrong, or the recipe cannot speak the text now.
+        """
+        body = {**self._fields, "input": text}
+        pipeline = self._endpoint.pipeline(body)
+        plan = await self._endpoint.plan(pipeline, body)
+        if self._sound is None:
+            self._model, self._sound = pipeline.recipe.name, Sound(plan, pipeline)
+        sound = self._sound
+        async with pipeline.submit(plan.request) as stream:
+            async for chunk in stream:
+                if data := await sound.encode(sound.take_ready(chunk, stream)):
+                    yield data
+
+    async def finish(self) -> bytes:
+        """The last bytes of the stream. Raises StageFailed when there were texts and none gave a sound."""
+        if self._sound is None:
+            return b""
+        self._sound.check()
+        self._runtime.metrics.audio(self._model, "speech", self._sound.seconds)
+        return await self._sound.finish()
+
+    def __enter__(self) -> Speaker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sound is not None:
+            self._sound.close()
+
+
+def reported(error: Exception, connection: HTTPConnection) -> OmniError:
+    """``error`` as a typed one that a client may see, after the log has what it may not."""
+    known = error if isinstance(error, OmniError) else StageFailed(f"{type(error).__name__}: {error}")
+    request_id = request_id_of(connection.scope)
+    report(known, request_id)
+    said = body_of(known, request_id)["error"]["message"]
+    return from_wire(msgspec.structs.replace(known.to_wire(), message=said))
 
 
 class Endpoint(Response):

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from omni.audio import MEDIA_TYPES
-from omni.pipeline import RequestStream
+from omni.pipeline import Pipeline, RequestStream
 from omni.recipe import Speech
 from omni.server.body import read_body
 from omni.server.exchange import Exchange
@@ -58,6 +58,15 @@ class SpeechEndpoint:
             del raw
             await self.speak(scope, receive, send, body)
 
+    def pipeline(self, body: dict[str, Any]) -> Pipeline:
+        """The one that a request's fields ask for."""
+        model = body.get("model")
+        return self._runtime.service.find(None if model is None else FIELDS["model"].check(model), "speech")
+
+    async def plan(self, pipeline: Pipeline, body: dict[str, Any]) -> SpeechPlan:
+        """A request's fields, checked. Raises BadRequest that names the field."""
+        return await self._fields[pipeline.recipe.name].plan(body)
+
     async def speak(
         self, scope: Scope, receive: Receive, send: Send, body: dict[str, Any], more_headers: Headers = ()
     ) -> None:
@@ -65,10 +74,9 @@ class SpeechEndpoint:
         large, and the answer take long."""
         runtime = self._runtime
         exchange: Exchange = scope["omni"]
-        model = body.get("model")
-        pipeline = runtime.service.find(None if model is None else FIELDS["model"].check(model), "speech")
+        pipeline = self.pipeline(body)
         exchange.model = pipeline.recipe.name
-        plan = await self._fields[pipeline.recipe.name].plan(body)
+        plan = await self.plan(pipeline, body)
         body.clear()
         stream = pipeline.submit(plan.request, exchange.unique_id())
         headers = [*(SSE_HEADERS if plan.sse else _headers(plan)), *more_headers]

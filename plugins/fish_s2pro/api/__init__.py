@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastapi import Response
+from fastapi import Response, WebSocket
 
 from fish_s2pro.api.asr import Hearing
 from fish_s2pro.api.fields import TTSRequest
+from fish_s2pro.api.live import live
 from fish_s2pro.api.tts import Speaking
 from omni import OmniError
 from omni.endpoints import Endpoint
@@ -28,6 +29,10 @@ def add_routes(router: APIRouter, service: Service, recipes: Sequence[str]) -> N
     )
     async def tts() -> Response:
         return Endpoint(speaking, _envelope)
+
+    @router.websocket("/v1/tts/live")
+    async def tts_live(socket: WebSocket) -> None:
+        await live(socket, speaking)
 
     @router.get("/v1/health", summary="Whether the process is alive, as Fish's server says it", tags=["fish"])
     @router.post("/v1/health", include_in_schema=False)

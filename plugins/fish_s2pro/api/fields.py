@@ -100,7 +100,8 @@ async def body_of(call: Call, files: Collection[str] = ()) -> tuple[dict[str, An
     match call.content_type:
         case "application/msgpack" | "application/x-msgpack" | "application/vnd.msgpack":
             body = await call.read()
-            return _msgpack(body) if len(body) < _LARGE else await asyncio.to_thread(_msgpack, body), False
+            decoded = decode_msgpack(body) if len(body) < _LARGE else await asyncio.to_thread(decode_msgpack, body)
+            return decoded, False
         case "multipart/form-data":
             return _nested(await call.form(), files), True
         case "application/json" | "":
@@ -126,7 +127,8 @@ def checked(model: type[M], body: Mapping[str, Any], *, text: bool) -> M:
     return validated(model, {name: value for name, value in body.items() if value is not None}, text=text)
 
 
-def _msgpack(body: bytes | bytearray) -> dict[str, Any]:
+def decode_msgpack(body: bytes | bytearray) -> dict[str, Any]:
+    """Raises BadRequest unless it is a map of msgpack."""
     try:
         value = msgspec.msgpack.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

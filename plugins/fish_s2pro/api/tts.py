@@ -26,7 +26,7 @@ class Speaking:
     async def __call__(self, call: Call) -> None:
         body, text = await body_of(call)
         fields, ignored = core_fields(body, text=text)
-        fields["model"], other = self._model(call.headers.get("model"))
+        fields["model"], other = self.model(call.headers.get("model"))
         ignored += ["model"] if other else []
         body.clear()
         try:
@@ -34,7 +34,7 @@ class Speaking:
         except OmniError as error:
             raise _renamed(error) from None
 
-    def _model(self, asked: str | None) -> tuple[str, bool]:
+    def model(self, asked: str | None) -> tuple[str, bool]:
         """The recipe to use, and whether another model was asked for.
 
         Raises:
