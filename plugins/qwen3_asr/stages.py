@@ -42,7 +42,7 @@ from qwen3_asr.units import nagisa, split_units
 
 log = logging.getLogger("qwen3_asr")
 
-SOUND, SPANS, TEXTS = "encoder", "audio", "texts"
+EMBEDS, SPANS, TEXTS = "encoder", "audio", "texts"
 """Stages whose items are joined: embeddings, spans, written spans."""
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -170,7 +170,7 @@ class Recogniser(AR[Joined, Spoken]):
         return self._source
 
     def open(self, item: Joined) -> Hearing:
-        span, encoded = item.parts[SPANS], item.parts[SOUND]
+        span, encoded = item.parts[SPANS], item.parts[EMBEDS]
         deltas = Raw() if span.written is not None else Deltas(span.language and NAMES[span.language])
         return Hearing(span, encoded.embeds, TextDecoder(self._tokenizer), deltas)
 

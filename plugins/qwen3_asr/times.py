@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -71,13 +72,13 @@ def segments(text: str, units: Sequence[Unit], start: float, seconds: float) -> 
     The span of ``text`` is at ``start`` and ``seconds`` long; a time beyond its end, which the aligner may name, is its
     end. A text without words, of which nothing more is known, is one segment as long as the span.
     """
-    end = start + seconds
+    end = math.floor((start + seconds) * 1000) / 1000
 
     def place(time: float) -> float:
-        return round(min(start + time, end), 3)
+        return min(round(start + time, 3), end)
 
     if not units:
-        return [Segment(start=round(start, 3), end=round(end, 3), text=text)] if text else []
+        return [Segment(start=round(start, 3), end=end, text=text)] if text else []
     cuts = [i for i in range(1, len(units)) if _parts(text, units[i - 1], units[i])]
     found = []
     for first, last in pairwise([0, *cuts, len(units)]):

@@ -109,6 +109,22 @@ class Sink:
         return [int(o.codes[0]) for o in self.outputs if o.codes is not None], self.outputs[-1].finish_reason
 
 
+@pytest.fixture(scope="session")
+def sink() -> type[Sink]:
+    return Sink
+
+
+@pytest.fixture(scope="session")
+def stages(drive: SimpleNamespace, folders: SimpleNamespace) -> dict[str, Any]:
+    """The loaded stages of the recipe with times, by name; they have no engine."""
+    from omni.plugins import Plugins
+
+    recipe = Plugins.load().recipe("qwen3-asr-0.6b-timestamps")
+    plain = recipe.model_copy(update={"stages": tuple(spec for spec in recipe.stages if spec.name != "aligner")})
+    only = recipe.model_copy(update={"stages": (recipe.stage("aligner"),)})
+    return {**drive.load_stages(plain, folders.asr), **drive.load_stages(only, folders.aligner)}
+
+
 @pytest.fixture
 def generate() -> Iterator[Callable[..., Any]]:
     """``generate(model, ids, embeds, max_new_tokens, **sampling)``: see :meth:`Sink.result`. ``options``: the engine's;

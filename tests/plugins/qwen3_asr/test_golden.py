@@ -17,7 +17,7 @@ from qwen3_asr.prompts import PromptBuilder
 from qwen3_asr.tokenizer import TextDecoder
 
 FLOAT = 5e-5
-"""Within the tolerance that the reference's own rounding needs; measured: features 1.2e-7, encoder 7e-7, logits 2e-5."""
+"""What the reference's own rounding needs; measured: features 1.2e-7, encoder 7e-7, logits 2e-5."""
 WAVES = ("w1", "w2", "w3")
 CASES = {
     "w1.auto": {},

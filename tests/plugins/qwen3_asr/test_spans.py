@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from asr_serving import wav_of
@@ -69,7 +71,7 @@ def test_spans_follow_each_other_and_have_seeds_of_their_own(wave) -> None:
     assert [span.position for span in spans] == list(range(len(spans)))
     assert [span.last for span in spans] == [False] * (len(spans) - 1) + [True]
     assert [span.seed for span in spans] == [10 + i for i in range(len(spans))]
-    for span, following in zip(spans, spans[1:], strict=False):
+    for span, following in pairwise(spans):
         assert span.start + span.seconds == pytest.approx(following.start, abs=1e-9)
     assert spans[-1].start + spans[-1].seconds == len(wave("w3")) / RATE
 

@@ -94,7 +94,13 @@ def test_ordinary_text_leaves_but_for_what_may_be_a_second_copy() -> None:
 
 def test_nothing_leaves_before_the_tag() -> None:
     deltas = Deltas()
-    assert [deltas.push(piece) for piece in ("language", " German", "<asr", "_text>", "Kopf")] == ["", "", "", "", "Kopf"]
+    assert [deltas.push(piece) for piece in ("language", " German", "<asr", "_text>", "Kopf")] == [
+        "",
+        "",
+        "",
+        "",
+        "Kopf",
+    ]
     assert deltas.language == "German"
     deltas = Deltas()
     assert deltas.push("Kopf hoch") == ""
