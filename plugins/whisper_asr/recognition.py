@@ -44,6 +44,11 @@ class Recognised(Message):
     tokens: int
 
 
+_WHISPERS_OWN = {"jv": "jw", "nb": "no"}
+"""ISO 639-1 codes of languages that Whisper knows by another: a withdrawn one, and Norwegian without its two forms."""
+_ISO = {"jw": "jv"}
+
+
 class RecognitionOptions(EncoderOptions):
     """``device`` "auto" is CUDA where there is any, ``compute_type`` None is int8 on CPUs and float16 on GPUs.
 
@@ -110,13 +115,14 @@ class Recognition(Encoder[Span, Recognised]):
         return [self._recognise(span) for span in batch]
 
     def _recognise(self, span: Span) -> Recognised:
-        if span.language is not None and span.language not in self.languages:
+        code = None if span.language is None else _WHISPERS_OWN.get(span.language, span.language)
+        if code is not None and code not in self.languages:
             known = ", ".join(self.languages)
             raise BadRequest(f"language {span.language!r} is not one of this model's: {known}", param="language")
         prompt_tokens = self._check_prompt(span.prompt)
         if not len(span.samples):
             return self._result(span, span.language, [], 0, 0)
-        language = span.language or self._detect(span.probe if len(span.probe) else span.samples)
+        language = code or self._detect(span.probe if len(span.probe) else span.samples)
         found, _ = self._model.transcribe(
             span.samples,
             language=language,
@@ -131,7 +137,8 @@ class Recognition(Encoder[Span, Recognised]):
         kept = [{"start": start, "end": end} for start, end in span.kept]
         segments = [_segment(segment) for segment in self._restore(found, kept, SAMPLE_RATE)]
         read = -(-len(span.samples) // _POSITION) + prompt_tokens
-        return self._result(span, language, segments, read, sum(len(s.tokens) for s in segments))
+        told = span.language or _ISO.get(language, language)
+        return self._result(span, told, segments, read, sum(len(s.tokens) for s in segments))
 
     @staticmethod
     def _result(span: Span, language: str | None, segments: list[Segment], read: int, tokens: int) -> Recognised:

@@ -49,6 +49,15 @@ _CODES = {name: code for code, name in _NAMES.items()} | {
     "pushto": "ps",
     "sinhalese": "si",
     "valencian": "ca",
+    "letzeburgesch": "lb",
+    "moldavian": "ro",
+    # Codes of ISO 639-1 that were withdrawn and are still sent; the ISO 639-2 code of Filipino.
+    "fil": "tl",
+    "in": "id",
+    "iw": "he",
+    "ji": "yi",
+    "jw": "jv",
+    "mo": "ro",
 }
 
 
@@ -67,9 +76,8 @@ def code_of(language: str, supported: Iterable[str] | None, param: str = "langua
     """
     text = language.strip().casefold().replace("_", "-")
     known = None if supported is None else {code.casefold(): code for code in supported}
-    code = _CODES.get(text, text)
-    candidates = (code, code.partition("-")[0])
-    for candidate in candidates:
+    first = text.partition("-")[0]
+    for candidate in (text, _CODES.get(text, text), first, _CODES.get(first, first)):
         if known is None and candidate in _NAMES:
             return candidate
         if known is not None and candidate in known:

@@ -100,6 +100,9 @@ def test_parameters_from_json_are_strict_and_from_a_form_are_read():
             ("Norwegian", "no"),
             ("Cantonese", "yue"),
             ("Haitian Creole", "ht"),
+            ("Moldavian", "ro"),
+            ("iw-IL", "he"),
+            ("jw", "jv"),
         ),
     ],
 )
@@ -113,6 +116,7 @@ def test_languages(text, code):
 def test_languages_of_a_models_own():
     assert code_of("zh-HK", ["zh", "zh-HK"]) == "zh-HK"
     assert code_of("tok", ["tok"]) == "tok"
+    assert code_of("jw", ["jw"]) == "jw"
     for text in ("", "e", "eng", "tlh", "\n", "x" * 64):
         with pytest.raises(BadRequest) as caught:
             code_of(text, None)

