@@ -116,7 +116,9 @@ def read_file(path: Path) -> dict[str, Any]:
     """A YAML file with the keys ``server`` and ``recipes``; anything else is a ConfigError that names it."""
     try:
         content = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--config {path}: {error}") from error
     content = {} if content is None else content
     if not isinstance(content, dict):

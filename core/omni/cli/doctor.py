@@ -31,7 +31,7 @@ def doctor(state: State, recipes: tuple[str, ...], host: str, port: int) -> int:
         found = examine(plugins, recipe)
         needed = bool(recipes) or recipe.default
         bad = bad or (needed and bool(found.problems))
-        click.echo(f"\n{recipe.name}: {'ready' if not found.problems else 'cannot run'}")
+        click.echo(f"\n{recipe.name}: {found.state}")
         lines = [("missing", problem) for problem in found.problems]
         click.echo(fields([*lines, ("weights", found.weights), ("do", found.fix or "")], "  "))
     for plugin in plugins.plugins:

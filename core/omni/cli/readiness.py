@@ -30,6 +30,12 @@ class Readiness:
     fix: str | None
     weights: str
 
+    @property
+    def state(self) -> str:
+        if self.problems:
+            return "cannot run"
+        return "ready" if self.fix is None else "ready after a download"
+
 
 def examine(plugins: Plugins, recipe: Recipe) -> Readiness:
     """Check packages first; only when all are there import the stages' modules, and look for the weights."""

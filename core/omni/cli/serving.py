@@ -60,7 +60,8 @@ class Serving:
         except ValidationError as error:
             wrong = {str(entry["loc"][0]) for entry in error.errors() if entry["loc"]}
             layers = ", ".join(sorted({sources[name] for name in wrong if name in sources}))
-            raise ConfigError(f"{layers or 'server'}: {describe(error)}") from error
+            known = ", ".join(ServerSettings.model_fields)
+            raise ConfigError(f"{layers or 'server'}: {describe(error)} (settings of the server: {known})") from error
 
 
 def server_options(function: F) -> F:

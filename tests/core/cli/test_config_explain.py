@@ -134,3 +134,11 @@ def test_no_default_recipe(omni) -> None:
     ran = omni("config", "explain")
     assert ran.code == 1
     assert "name one with --recipe; installed: toy-ears, toy-voice" in ran.err
+
+
+def test_an_unknown_setting_of_the_server_is_refused_with_the_known_ones(omni, tmp_path) -> None:
+    (tmp_path / "omni.yaml").write_text("server: {prot: 1}")
+    ran = omni("config", "explain", "--config", tmp_path / "omni.yaml")
+    assert ran.code == 1
+    assert "omni.yaml: prot: " in ran.err
+    assert "(settings of the server: host, port, api_key, " in ran.err

@@ -90,6 +90,7 @@ def test_weights_to_download(speaking, monkeypatch, tmp_path) -> None:
     assert found.problems == ()
     assert found.weights == "to be downloaded from the Hub: own/er"
     assert found.fix == "omni pull r"
+    assert found.state == "ready after a download"
 
 
 def test_weights_of_a_stage_to_download(speaking, monkeypatch, tmp_path) -> None:
