@@ -11,10 +11,11 @@ _LICENSE = "Apache-2.0"
 _FILES = ("*.json", "merges.txt", "*.safetensors", "speech_tokenizer/*")
 
 
-def _stages(random: dict[str, Any] | None = None) -> tuple[StageSpec, ...]:
+def _stages(random: dict[str, Any] | None = None, *, pieces: bool = True) -> tuple[StageSpec, ...]:
+    """``pieces``: a request is several items, a reference and pieces of its text."""
     options = {} if random is None else {"random": random}
     return (
-        StageSpec("preprocess", "qwen3_tts.stages:Prepare", stream=True, options=options),
+        StageSpec("preprocess", "qwen3_tts.stages:Prepare", stream=pieces, options=options),
         StageSpec("reference", "qwen3_tts.reference:ReferenceEncoder", after="preprocess", options=options),
         StageSpec("collect", "qwen3_tts.reference:CollectVoice", after="reference"),
         StageSpec("ar", "qwen3_tts.stages:TalkerStage", after="collect", stream=True, options=options),
@@ -38,6 +39,7 @@ def _task(
 
 
 def _recipe(name: str, repo: str, summary: str, task: Speech, samples: str) -> Recipe:
+    described = task.params == "qwen3_tts.params:DesignParams"
     return Recipe(
         name=name,
         summary=summary,
@@ -46,7 +48,7 @@ def _recipe(name: str, repo: str, summary: str, task: Speech, samples: str) -> R
         task=task,
         task_of="qwen3_tts.voices:speech_task",
         weights=Weights(f"Qwen/{repo}", allow=_FILES),
-        stages=_stages(),
+        stages=_stages(pieces=not described),
         samples=f"qwen3_tts.samples:{samples}",
         extra="qwen",
     )
@@ -97,8 +99,6 @@ def omni_recipes() -> list[Recipe]:
             _task(instructions=True, params="DesignParams"),
             "descriptions",
         ),
-        _random(
-            "qwen3-tts-random", "custom_voice", "The pipeline of the models with voices", _task(voices=voices), "voices"
-        ),
-        _random("qwen3-tts-random-base", "base", "The pipeline of the models that clone", cloned, "clones"),
+        _random("qwen3-tts-random", "custom_voice", "The pipeline for voices", _task(voices=voices), "brief_voices"),
+        _random("qwen3-tts-random-base", "base", "The pipeline for cloning", cloned, "brief_clones"),
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ from omni.engines.torch import (
 from omni.errors import BadRequest
 from qwen3_tts.config import TTSConfig
 from qwen3_tts.dims import predictor_block, talker_stack
-from qwen3_tts.sampling import MIN_FRAMES, Rule, draw, penalised
+from qwen3_tts.sampling import MIN_FRAMES, Rule, penalised
 
 SPEAKER = "speaker"
 """Name of the speaker vector, float ``(hidden_size,)``, among the embeddings of a prompt."""
@@ -152,7 +153,7 @@ class Talker(nn.Module):
         vector = part.prompt.embeds.get(SPEAKER)
         if vector is not None:
             here = (codes[:, :1] == self.speaker_code).to(self.dtype)
-            x = x + here * torch.as_tensor(vector).to(self.device, self.dtype)
+            x = x + here * torch.tensor(np.asarray(vector), device=self.device, dtype=self.dtype)
         return x
 
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
@@ -225,7 +226,7 @@ class Talker(nn.Module):
         early = step.index < MIN_FRAMES
         code_scores = penalised(scores[:, : self._size], seen, rules["penalty"])
         end = scores[:, self._size].masked_fill(early, -torch.inf)
-        token = draw(torch.cat((code_scores, end.unsqueeze(1)), 1), step, rule(""), 0)
+        token = rule("").draw(torch.cat((code_scores, end.unsqueeze(1)), 1), step, 0)
         stop = token == self._size
         first = token.clamp(max=self._size - 1)
         state.seen.index_copy_(0, step.rows, seen.scatter(1, first.unsqueeze(1), True))
@@ -235,7 +236,7 @@ class Talker(nn.Module):
             first,
             self.codebooks,
             self.depth_input,
-            lambda place, h: draw(linear(h, self._heads[place - 1]).float(), step, others, place),
+            lambda place, h: others.draw(linear(h, self._heads[place - 1]).float(), step, place),
         )
         within = step.index < state.length[step.rows]
         place = step.index.clamp(max=self.max_positions - 1)

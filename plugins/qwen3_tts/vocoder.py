@@ -18,6 +18,8 @@ from qwen3_tts.messages import CodeFrames
 from qwen3_tts.origin import RandomModel, weights_folder
 
 _MB = 1 << 20
+_MOST_FRAMES = 32
+"""Frames of a stream that are worked on at once: what a stream remembers grows with them, speed hardly does."""
 
 
 class VocoderOptions(DecoderOptions):
@@ -29,9 +31,9 @@ class VocoderOptions(DecoderOptions):
     ``voices_mb``: memory for what streams of cloned voices start from, so that a known voice starts at once.
     """
 
-    first_chunk: Annotated[int, Field(ge=1, le=256)] = 1
+    first_chunk: Annotated[int, Field(ge=1)] = 1
     chunk_growth: Annotated[float, Field(ge=1)] = 2.0
-    max_chunk: Annotated[int, Field(ge=1, le=256)] = 8
+    max_chunk: Annotated[int, Field(ge=1)] = 8
     device: str = "auto"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     streams: Annotated[int, Field(ge=1, le=4096)] = 8
@@ -64,7 +66,7 @@ class Vocoder(Decoder[CodeFrames, AudioChunk]):
         self._streams = StreamingDecoder(
             decoder,
             streams=options.streams,
-            max_frames=max(options.first_chunk, options.max_chunk),
+            max_frames=min(_MOST_FRAMES, max(options.first_chunk, options.max_chunk)),
             max_batch=options.max_batch,
             kept_bytes=int(options.voices_mb * _MB),
         )

@@ -1,13 +1,8 @@
-"""The tiny random checkpoints and the arrays of the reference that belong to them.
-
-The three kinds of model share their talker and codec, so one of them is in the repository whole and the others are made
-from it and their own ``config.json``.
-"""
+"""The tiny random checkpoints and the arrays of the reference that belong to them."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import TorchEngine, parse_options
@@ -32,26 +27,14 @@ HERE = str(Path(__file__).parent)
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
 
-DATA = Path(__file__).parents[2] / "data" / "qwen3_tts"
+import qwen_data  # noqa: E402
+from qwen_data import DATA  # noqa: E402
 
 
 @pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders() -> dict[str, Path]:
     """A folder in the Hub's layout for each kind of model."""
-    base = DATA / "base"
-    found = {"base": base}
-    talker = {
-        name: tensor
-        for name, tensor in load_file(base / "model.safetensors").items()
-        if not name.startswith("speaker_encoder.")
-    }
-    for kind in ("custom_voice", "voice_design"):
-        folder = tmp_path_factory.mktemp(kind)
-        shutil.copytree(base, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("/model.safetensors"))
-        shutil.copy(DATA / kind / "config.json", folder)
-        save_file(talker, folder / "model.safetensors")
-        found[kind] = folder
-    return found
+    return qwen_data.folders()
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from omni.engines.torch import PromptSlice, Step, StepResult, standard_filter
+from omni.engines.torch import PromptSlice, Step, StepResult
 from qwen3_tts.model import Talker
 from qwen3_tts.prompts import PromptBuilder, Reference, Wording
-from qwen3_tts.sampling import penalised
+from qwen3_tts.sampling import Rule, penalised
 
 TOLERANCE = {"atol": 1e-4, "rtol": 0.0}
 
@@ -213,7 +213,8 @@ def test_rules(talkers, golden, name: str, heard: bool, top_p: float) -> None:
     codes = penalised(scores[:, :-1], seen, torch.tensor([1.05]))
     end = scores[:, -1:] if heard else torch.full((1, 1), -torch.inf)
     values, ids = torch.cat((codes, end), 1).sort(descending=True)
-    p = standard_filter(values, torch.tensor([0.9]), torch.tensor([top_p]), torch.tensor([50]))
+    never = torch.tensor([False])
+    p = Rule(never, torch.tensor([0.9]), torch.tensor([top_p]), torch.tensor([50.0])).probabilities(values)
     found = torch.zeros_like(p).scatter_(1, ids, p / p.sum())[0]
     expected = golden[name]
     torch.testing.assert_close(found, expected[allowed], atol=1e-6, rtol=0.0)
