@@ -54,7 +54,7 @@ class Protocol(HttpToolsProtocol):
                 self._refuse(HeadTooLarge(f"a request's address and headers may have at most {MAX_HEAD} bytes"))
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(BadRequest("this is not a request in HTTP/1.1", code="invalid_http"))
+        self._refuse(BadRequest("this is not a valid HTTP request", code="invalid_http"))
 
     def _wait_for_head(self) -> None:
         self._timer = self.loop.call_later(self._patience, self._too_slow)

@@ -42,7 +42,7 @@ def test_what_is_no_http_gets_the_envelope(served, data):
     status, error = refusal(exchange(served, data))
     assert status == 400
     assert error == {
-        "message": "this is not a request in HTTP/1.1",
+        "message": "this is not a valid HTTP request",
         "type": "invalid_request_error",
         "param": None,
         "code": "invalid_http",
