@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -144,4 +145,4 @@ def _from_hub(wanted: _Wanted, declared: Weights, download: bool) -> LocalWeight
 
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
+    return textwrap.shorten(text.splitlines()[0], 240, placeholder=" …")
