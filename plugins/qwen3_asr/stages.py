@@ -183,7 +183,12 @@ class Recogniser(AR[Joined, Spoken]):
         if len(ids) + new > self.max_tokens:
             raise self._too_long(span, len(ids), new)
         return (
-            Prompt(tokens=np.array(ids, np.int64), embeds={AUDIO: state.embeds}),
+            # What comes before the sound, a glossary for example, is computed once for all spans and requests.
+            Prompt(
+                tokens=np.array(ids, np.int64),
+                embeds={AUDIO: state.embeds},
+                plain=ids.index(self._config.audio_pad_id),
+            ),
             SamplingParams(max_new_tokens=new, temperature=span.temperature, seed=span.seed),
         )
 

@@ -24,13 +24,15 @@ class Prompt(msgspec.Struct, kw_only=True):
     values, zero where a position is not an audio frame, or None for text-only models; ``embeds``: model-defined
     arrays that replace embeddings at some positions (audio encoder output), by name.
 
-    ``salt`` is mixed into the prefix key of every position (embeddings that tokens and codes do not show).
+    ``salt`` and the content of ``embeds`` are mixed into the prefix keys, since tokens and codes do not show them. The
+    first ``plain`` positions depend on neither: an engine may share them with prompts that differ in both.
     """
 
     tokens: Any
     codes: Any | None = None
     embeds: dict[str, Any] = msgspec.field(default_factory=dict)
     salt: bytes = b""
+    plain: int = 0
 
 
 class SamplingParams(msgspec.Struct, kw_only=True, frozen=True):

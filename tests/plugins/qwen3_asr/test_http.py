@@ -157,6 +157,22 @@ def test_sixteen_at_once_equal_each_alone(served, wave) -> None:
     assert len({answer["text"] for answer in alone}) > 12
 
 
+def test_a_glossary_is_computed_once(served, wave) -> None:
+    """For sounds that differ, whose own positions are never shared."""
+    fields = {"prompt": "Qwen, hotword " * 12, "max_new_tokens": 4}
+    engine = served.pipeline.schedulers["ar"].engine_stats
+
+    def shared(sound: np.ndarray) -> int:
+        before = engine().prefix_hit_tokens_total
+        served.transcribe(sound, **fields)
+        return engine().prefix_hit_tokens_total - before
+
+    first, *others = (shared(wave("w3")[8000 * i :]) for i in range(3))
+    assert first == 0
+    assert len(set(others)) == 1
+    assert others[0] > 100
+
+
 # Times ----------------------------------------------------------------------------------------------------------------
 
 

@@ -256,6 +256,6 @@ def test_recipes() -> None:
 
 
 def test_listing_is_light() -> None:
-    code = "X"
+    code = "import json, sys, qwen3_asr; qwen3_asr.omni_recipes(); print(json.dumps([*sys.modules]))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"torch", "tokenizers", "safetensors", "av"} & set(eval(ran.stdout))  # noqa: S307 - our own list
+    assert not {"torch", "tokenizers", "safetensors", "av"} & set(json.loads(ran.stdout))

@@ -64,6 +64,9 @@ def test_the_prompt_and_how_it_is_sampled(recogniser, span, golden) -> None:
     prompt, params = recogniser.prompt(state)
     assert prompt.tokens.tolist() == golden["w2.context_chinese.prompt_ids"].tolist()
     assert prompt.embeds[AUDIO] is state.embeds
+    pad = recogniser._tokenizer.audio_pad
+    assert pad not in prompt.tokens[: prompt.plain]
+    assert prompt.tokens[prompt.plain] == pad
     assert params == SamplingParams(max_new_tokens=64 + int(25 * 3.37), temperature=0.5, seed=7)
     _, params = recogniser.prompt(opened(recogniser, span(max_new_tokens=5)))
     assert params.max_new_tokens == 5

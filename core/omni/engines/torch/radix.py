@@ -18,11 +18,13 @@ Key = bytes
 
 
 class PageKeys:
-    """Keys of the full pages of one sequence; grows with it. ``columns`` is int64 ``(T, 1 + codebooks)``."""
+    """Keys of the full pages of one sequence; grows with it. ``columns`` is int64 ``(T, 1 + codebooks)``. Pages within
+    the first ``plain`` positions have the salt that prompts without any have."""
 
-    def __init__(self, page_size: int, salt: bytes) -> None:
+    def __init__(self, page_size: int, salt: bytes, plain: int = 0, plain_salt: bytes = b"") -> None:
         self._page_size = page_size
         self._salt = salt
+        self._plain, self._plain_salt = plain // page_size, plain_salt
         self._keys: list[Key] = []
 
     def upto(self, columns: np.ndarray, positions: int) -> Sequence[Key]:
@@ -30,7 +32,7 @@ class PageKeys:
         pages = positions // self._page_size
         for index in range(len(self._keys), pages):
             part = columns[index * self._page_size : (index + 1) * self._page_size]
-            digest = hashlib.blake2b(self._salt, digest_size=16)
+            digest = hashlib.blake2b(self._salt if index >= self._plain else self._plain_salt, digest_size=16)
             digest.update(np.ascontiguousarray(part).tobytes())
             self._keys.append(digest.digest())
         return self._keys[:pages]

@@ -20,6 +20,7 @@ class Phase(enum.Enum):
 
 
 _order = itertools.count()
+_NO_SALT = content_salt(Prompt(tokens=()))
 
 
 class Request:
@@ -56,7 +57,7 @@ class Request:
         self.has_room = True
         self.alone = False
         self.aborted = False
-        self._keys = PageKeys(page_size, content_salt(prompt))
+        self._keys = PageKeys(page_size, content_salt(prompt), prompt.plain, _NO_SALT)
 
     @property
     def generated(self) -> int:

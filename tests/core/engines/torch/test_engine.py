@@ -199,6 +199,10 @@ def test_extra_embeddings_and_salt_are_part_of_the_prefix(toys, make_engine) -> 
     assert cached(embeds={"shift": shift * 2}) == 0
     assert cached(salt=b"x") == 0
     assert cached(salt=b"x") == 12
+    # Whole pages of what depends on neither are shared with everybody.
+    assert cached(salt=b"y", plain=9) == 8
+    assert cached(embeds={"shift": shift * 3}, plain=7) == 4
+    assert cached(salt=b"y", plain=9) == 12
 
 
 def test_full_sink_pauses_only_its_request(toys, make_engine, run) -> None:
