@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from omni import Recipe, Speech, StageSpec, Voice, Weights, hookimpl
-from qwen3_tts.voices import LANGUAGES, SPEAKERS, language_codes, voice
+from qwen3_tts.voices import AUTO, LANGUAGES, SPEAKERS, by_code, voice
 
 _LICENSE = "Apache-2.0"
 _FILES = ("*.json", "merges.txt", "*.safetensors", "speech_tokenizer/*")
@@ -29,7 +29,7 @@ def _task(
     return Speech(
         sample_rate=24_000,
         voices=voices,
-        languages=language_codes(LANGUAGES),
+        languages=(AUTO, *by_code(LANGUAGES)),
         cloning=cloning,
         instructions=instructions,
         seed=True,

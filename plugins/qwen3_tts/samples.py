@@ -37,7 +37,7 @@ def clones() -> Samples:
     )
 
 
-FRAMES = 4
+FRAMES = 6
 """Random weights never end a sentence by themselves, and a CPU has to keep up."""
 
 
@@ -70,7 +70,7 @@ def brief_voices() -> Samples:
 
 
 def brief_clones() -> Samples:
-    """A token of text goes with each frame, so few frames are few words: not in the first request, whose words count."""
+    """Few frames speak few words where a token goes with each of them: the first request, whose words count, differs."""
     samples = _brief(clones(), chunk_length=100)
     first, *others = samples.requests
     assert isinstance(first, SpeechRequest)

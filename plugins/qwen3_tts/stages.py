@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from omni import AR, AROptions, BadRequest, Preprocess, PreprocessOptions, SpeechRequest, Usage
+from omni import AR, AROptions, BadRequest, Preprocess, PreprocessOptions, Speech, SpeechRequest, Usage
 from omni.audio import split_text
 from omni.codecs import device_of
 from omni.engines.base import Prompt, SamplingParams, StepOutput
@@ -21,7 +21,7 @@ from qwen3_tts.params import DesignParams, SpeechParams
 from qwen3_tts.prompts import PromptBuilder, Reference, frames_for
 from qwen3_tts.reference import load_reference
 from qwen3_tts.source import TalkerSource
-from qwen3_tts.voices import AUTO, LANGUAGES
+from qwen3_tts.voices import AUTO, by_code
 
 _DESIGN_TOKENS = 1600
 """A described voice is another one each time it is described, so its text is spoken in one go: so many tokens take
@@ -42,16 +42,14 @@ class Prepare(Preprocess[SpeechRequest, Part]):
         description = describe_stage(self.context, self.options.random)
         self._config, self._generation = description.config, description.generation
         self._tokenizer = description.tokenizer
-        self._languages = {LANGUAGES.get(name, name): name for name in self._config.talker.languages}
-        # The task's order: its first voice is the default.
-        self._default_speaker = next(
-            (voice.id for voice in self.context.recipe.task.voices if voice.id in self._config.talker.speakers),  # type: ignore[union-attr]
-            next(iter(self._config.talker.speakers), None),
-        )
+        self._languages = by_code(self._config.talker.languages)
+        task = self.context.recipe.task
+        assert isinstance(task, Speech)
+        self._default_speaker = next((voice.id for voice in task.voices), "")
 
     def process(self, item: SpeechRequest) -> Iterator[Part]:
         kind = self._config.kind
-        params = (DesignParams if kind == "voice_design" else SpeechParams)(**item.params)
+        params = self._params(item)
         speaker = self._speaker(item)
         language = self._language(item.language)
         if item.instructions is not None and not self._config.takes_instructions:
@@ -79,6 +77,14 @@ class Prepare(Preprocess[SpeechRequest, Part]):
                     seed=None if item.seed is None else item.seed + place,
                 )
             )
+
+    def _params(self, item: SpeechRequest) -> DesignParams:
+        """A server checks requests by the same model; others may not."""
+        model = DesignParams if self._config.kind == "voice_design" else SpeechParams
+        if unknown := set(item.params) - set(model.model_fields):
+            name = min(unknown)
+            raise BadRequest(f"this model takes no {name!r}", param=name, code="unsupported_parameter")
+        return model(**item.params)
 
     def _speaker(self, item: SpeechRequest) -> str | None:
         """The name of the voice, for models that have some; checks that others get what they need instead."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from omni import Recipe, Speech, Voice
 
@@ -42,9 +42,10 @@ def voice(name: str) -> Voice:
     return Voice(name, name=name.title(), language=SPEAKERS.get(name))
 
 
-def language_codes(names: Any) -> tuple[str, ...]:
-    """Codes for a model's names of languages; one without a code keeps its name. Dialects come with their speakers."""
-    return (AUTO, *(LANGUAGES.get(name, name) for name in names if "dialect" not in name))
+def by_code(names: Iterable[str]) -> dict[str, str]:
+    """A model's names of languages by their codes; one without a code keeps its name. Dialects come with their speakers
+    and cannot be asked for, as in the reference."""
+    return {LANGUAGES.get(name, name): name for name in names if "dialect" not in name}
 
 
 def speech_task(recipe: Recipe, folder: Path | None) -> Speech:
@@ -61,7 +62,7 @@ def speech_task(recipe: Recipe, folder: Path | None) -> Speech:
     return task.model_copy(
         update={
             "voices": tuple(voice(name) for name in (*known, *(name for name in own if name not in SPEAKERS))),
-            "languages": language_codes(config.talker.languages),
+            "languages": (AUTO, *by_code(config.talker.languages)),
             "cloning": config.kind == "base",
             "instructions": config.takes_instructions,
             "params": f"qwen3_tts.params:{'DesignParams' if config.kind == 'voice_design' else 'SpeechParams'}",
