@@ -37,10 +37,10 @@ def engine(start, toy):
         return start(toy, tp_size=2, max_total_tokens=2048, max_running_requests=8, chunked_prefill_size=16)
 
 
-def heard(seed: int, audio: np.ndarray | torch.Tensor) -> Prompt:
+def heard(seed: int, audio: np.ndarray | torch.Tensor, plain: int = 0) -> Prompt:
     text = np.random.default_rng(seed).integers(1, 39, 12)
     tokens = np.concatenate((text[:4], [39] * len(audio), text[4:]))
-    return Prompt(tokens=tokens, embeds={"audio": audio})
+    return Prompt(tokens=tokens, embeds={"audio": audio}, plain=plain)
 
 
 def test_text_and_embeddings_equal_the_embedded_engines(engine, reference, tools) -> None:
@@ -69,6 +69,18 @@ def test_audio_is_part_of_the_prefix(engine, reference, tools) -> None:
         assert sink.result() == tools.run(reference, heard(50, audio), params)
         cached.append(sink.cached)
     assert cached == [0, 0, 21]
+
+
+def test_what_comes_before_the_audio_is_shared(engine, reference, tools) -> None:
+    rng = np.random.default_rng(2)
+    params = SamplingParams(max_new_tokens=8, temperature=0.0)
+    cached = []
+    for _ in range(2):
+        prompt = heard(51, rng.standard_normal((10, 32)).astype(np.float32), plain=4)
+        sink = tools.submit(engine, prompt, params)
+        assert sink.result() == tools.run(reference, prompt, params)
+        cached.append(sink.cached)
+    assert cached == [0, 4]
 
 
 def test_the_models_own_check_is_asked(engine, tools) -> None:

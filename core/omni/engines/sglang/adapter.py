@@ -110,7 +110,7 @@ def leftovers(engine: Any) -> list[str]:
 
 
 def generate(
-    engine: Any, rid: str, ids: Sequence[int], extra_key: str, params: Mapping[str, Any], processor: str
+    engine: Any, rid: str, ids: Sequence[int], params: Mapping[str, Any], processor: str
 ) -> AsyncIterator[dict[str, Any]]:
     """Chunks of one request, each with what is new in it. Cancelling the task that reads them aborts the request."""
     from sglang.srt.managers.io_struct import GenerateReqInput
@@ -120,7 +120,6 @@ def generate(
         input_ids=list(ids),
         sampling_params=dict(params),
         custom_logit_processor=processor,
-        extra_key=extra_key,
         stream=True,
     )
     found: AsyncIterator[dict[str, Any]] = engine.tokenizer_manager.generate_request(request, None)

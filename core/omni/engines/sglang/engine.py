@@ -123,8 +123,7 @@ class SGLangEngine:
         made = _Request(request_id, next(self._numbers), sink, len(columns))
         order = wire.Submit(
             made.number,
-            requests.prefix_ids(columns, self._key, made.number).tobytes(),
-            requests.extra_key(prompt),
+            requests.prefix_ids(prompt, columns, self._key, made.number).tobytes(),
             requests.encode(prompt, columns, params, seed_of(params)),
             params.max_new_tokens,
         )

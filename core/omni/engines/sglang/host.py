@@ -150,7 +150,7 @@ class Host:
             "custom_params": {DATA: order.data},
         }
         ids = np.frombuffer(order.ids, np.int64).tolist()
-        chunks = adapter.generate(self._engine, str(order.number), ids, order.extra_key, params, self._processor)
+        chunks = adapter.generate(self._engine, str(order.number), ids, params, self._processor)
         given = 0
         async for chunk in chunks:
             meta = chunk["meta_info"]

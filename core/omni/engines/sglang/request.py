@@ -1,8 +1,9 @@
 """One request on its way to the model in SGLang's scheduler, and how SGLang names its positions.
 
-SGLang shares the KV cache of prefixes whose ids are equal. Our columns are more than a token, so the ids that it gets
-are digests of whole columns, keyed with a secret of the engine, and the salt is SGLang's extra key: equal ids mean
-equal tokens and equal codes. The last position of a prompt gets an id that never comes again: what is generated after
+SGLang shares the KV cache of prefixes whose ids are equal. A position of ours is more than a token, so the ids that it
+gets are digests of all that the position depends on: token, codes, salt and embeddings of the prompt, keyed with a
+secret of the engine. (SGLang's extra key could hold the salt, but would keep apart what prompts share before it.) The
+last position of a prompt gets an id that never comes again: what is generated after
 it, which SGLang keeps under ids that say nothing of its codes, can only be found by the same request after a
 retraction. SGLang computes the last position of a prompt anew in any case, so nothing is lost.
 """
@@ -70,16 +71,14 @@ def tensors(data: RequestData) -> dict[str, Any]:
     }
 
 
-def prefix_ids(columns: np.ndarray, key: bytes, unique: int) -> np.ndarray:
+def prefix_ids(prompt: Prompt, columns: np.ndarray, key: bytes, unique: int) -> np.ndarray:
     """SGLang's ids of a prompt, int64 ``(T,)``; ``unique`` counts the requests of an engine."""
+    plain = hashlib.blake2b(key=key, digest_size=8)
+    salted = hashlib.blake2b(content_salt(prompt), key=key, digest_size=8)
     ids = np.empty(len(columns), np.int64)
     for index, column in enumerate(columns[:-1]):
-        digest = hashlib.blake2b(column.tobytes(), key=key, digest_size=8).digest()
-        ids[index] = int.from_bytes(digest, "little") & (_UNIQUE - 1)
+        digest = (plain if index < prompt.plain else salted).copy()
+        digest.update(column.data)
+        ids[index] = int.from_bytes(digest.digest(), "little") & (_UNIQUE - 1)
     ids[-1] = _UNIQUE + unique
     return ids
-
-
-def extra_key(prompt: Prompt) -> str:
-    """What the prompt depends on beside its columns."""
-    return content_salt(prompt).hex()

@@ -23,7 +23,6 @@ class Submit(msgspec.Struct, tag=True):
 
     number: int
     ids: bytes
-    extra_key: str
     data: str
     max_new_tokens: int
 

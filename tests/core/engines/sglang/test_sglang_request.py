@@ -17,7 +17,12 @@ KEY = b"k" * 32
 
 def ids(tokens, codes=None, key: bytes = KEY, unique: int = 0) -> list[int]:
     prompt = Prompt(tokens=np.array(tokens), codes=None if codes is None else np.array(codes))
-    return request.prefix_ids(columns_of(prompt, 0 if codes is None else len(codes)), key, unique).tolist()
+    return ids_of(prompt, key, unique)
+
+
+def ids_of(prompt: Prompt, key: bytes = KEY, unique: int = 0) -> list[int]:
+    columns = columns_of(prompt, 0 if prompt.codes is None else len(prompt.codes))
+    return request.prefix_ids(prompt, columns, key, unique).tolist()
 
 
 def test_ids_are_equal_as_far_as_columns_are() -> None:
@@ -42,19 +47,24 @@ def test_ids_cannot_be_made_without_the_engines_key() -> None:
     assert ids([5, 6])[0] != ids([5, 6], key=b"x" * 32)[0]
 
 
-def test_salt_and_embeddings_are_the_extra_key() -> None:
+def test_salt_and_embeddings_count_after_what_is_plain() -> None:
     audio = np.ones((3, 4), np.float32)
-    prompts = [
-        Prompt(tokens=[1]),
-        Prompt(tokens=[1], salt=b"a"),
-        Prompt(tokens=[1], embeds={"audio": audio}),
-        Prompt(tokens=[1], embeds={"audio": audio * 2}),
-        Prompt(tokens=[1], embeds={"sound": audio}),
-        Prompt(tokens=[1], embeds={"audio": audio.reshape(4, 3)}),
-        Prompt(tokens=[1], embeds={"audio": audio.view(np.int32)}),
+    different: list[dict] = [
+        {},
+        {"salt": b"a"},
+        {"embeds": {"audio": audio}},
+        {"embeds": {"audio": audio * 2}},
+        {"embeds": {"sound": audio}},
+        {"embeds": {"audio": audio.reshape(4, 3)}},
+        {"embeds": {"audio": audio.view(np.int32)}},
     ]
-    assert len({request.extra_key(prompt) for prompt in prompts}) == len(prompts)
-    assert request.extra_key(Prompt(tokens=[2], embeds={"audio": torch.ones(3, 4)})) == request.extra_key(prompts[2])
+    found = [ids_of(Prompt(tokens=[1, 2, 3, 4], plain=2, **more)) for more in different]
+    assert len({tuple(ids[:2]) for ids in found}) == 1
+    assert len({ids[2] for ids in found}) == len(different)
+    everywhere = [ids_of(Prompt(tokens=[1, 2, 3, 4], **more)) for more in different]
+    assert len({ids[0] for ids in everywhere}) == len(different)
+    torch_made = Prompt(tokens=[1, 2, 3, 4], plain=2, embeds={"audio": torch.ones(3, 4)})
+    assert ids_of(torch_made) == found[2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64])

@@ -1,0 +1,55 @@
+"""The engine ``sglang`` kept alive from one pipeline to the next: the conformance kit loads a recipe many times, and
+SGLang takes its time to start. What the pipelines talk to is the real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from omni import hookimpl
+from omni.engines.base import EngineStats, Handle, ModelSource, Prompt, SamplingParams, Sink
+from omni.engines.sglang import create_engine
+from omni.engines.sglang.engine import SGLangEngine
+
+running: dict[str, SGLangEngine] = {}
+
+
+class Kept:
+    takes_source = True
+
+    def __call__(self, model: ModelSource, options: Mapping[str, Any]) -> KeptEngine:
+        return KeptEngine(model, options)
+
+
+class KeptEngine:
+    def __init__(self, model: ModelSource, options: Mapping[str, Any]) -> None:
+        self._model, self._options = model, options
+        self._engine: SGLangEngine
+
+    def start(self) -> None:
+        key = repr((self._model, sorted(self._options.items())))
+        if key not in running:
+            running[key] = create_engine(self._model, self._options)
+            running[key].start()
+        self._engine = running[key]
+        self.max_tokens = self._engine.max_tokens
+
+    def submit(self, request_id: str, prompt: Prompt, params: SamplingParams, sink: Sink) -> Handle:
+        return self._engine.submit(request_id, prompt, params, sink)
+
+    def abort(self, handle: Handle) -> None:
+        self._engine.abort(handle)
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    def close(self) -> None:
+        """The tests close what runs."""
+
+
+create = Kept()
+
+
+@hookimpl
+def omni_engines() -> Mapping[str, str]:
+    return {"kept": "kept:create"}
