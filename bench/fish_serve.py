@@ -1,6 +1,6 @@
 """What serving costs beyond the model: Fish S2-Pro with random weights over HTTP beside its engine and codec alone.
 
-    python bench/fish_serve.py [--size small] [--width 0.125] [--streams 1 4 8] [--frames 48] [--rounds 3]
+    python bench/fish_serve.py [--size small] [--width 0.125] [--streams 1 4 8] [--frames 32] [--rounds 3]
 
 Two processes, each with the same weights, take turns: a server (`omni launch`, every setting at its default) and the
 bare parts: the AR engine with the same prompts and seeds, then the codec on the codes it gave, in the chunks that the
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--size", default="small", choices=("tiny", "small", "full"))
     parser.add_argument("--width", type=float, default=0.125, help="of the codec, as a fraction of the published one")
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 4, 8])
-    parser.add_argument("--frames", type=int, default=48)
+    parser.add_argument("--frames", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--parts", action="store_true", help=argparse.SUPPRESS)

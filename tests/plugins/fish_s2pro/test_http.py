@@ -263,10 +263,10 @@ def test_the_samples_alone_differ(alone) -> None:
 
 
 def test_a_scarce_cache_changes_nothing(served, start, monkeypatch) -> None:
-    """500 positions for 16 requests that take 1500: they wait and are preempted, and come out as they are alone."""
+    """500 positions for 16 requests that take 1800: they wait and are preempted, and come out as they are alone."""
     reference = [{"audio": base64_of(voice(0.3)), "text": "Low."}]
     requests: list[dict[str, Any]] = [
-        {"input": f"{TEXT} Number {i}.", "max_new_tokens": 30, "seed": i, "references": reference if i % 5 == 4 else []}
+        {"input": f"{TEXT} Number {i}.", "max_new_tokens": 60, "seed": i, "references": reference if i % 5 == 4 else []}
         for i in range(16)
     ]
     alone = [served.speak(**fields) for fields in requests]
