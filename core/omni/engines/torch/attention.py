@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from omni.engines.torch.fresh import FreshAttention
 from omni.engines.torch.model import Attend, KVShape
 
 
@@ -58,6 +59,8 @@ class SdpaAttention:
         self._kv = kv
         self._page_size = page_size
         self._device, self._dtype = device, dtype
+        # A GPU waits for launches, a CPU for the copies that lay sequences out side by side.
+        self._batches_fresh = device.type != "cpu"
         self._keys = list(_zeros(shape, device, dtype).unbind(0))
         self._values = list(_zeros(shape, device, dtype).unbind(0))
 
@@ -80,6 +83,7 @@ class SdpaAttention:
     def prefill(self, segments: Sequence[Segment]) -> Attend:
         size, device = self._page_size, self._device
         plan: list[tuple[int, int, Tensor, Tensor]] = []
+        begun: list[tuple[int, int]] = []
         slots: list[Tensor] = []
         row = 0
         for part in segments:
@@ -88,14 +92,19 @@ class SdpaAttention:
             positions = torch.arange(part.start, part.stop, device=device)
             slots.append(table[positions // size] * size + positions % size)
             end = row + part.stop - part.start
-            plan.append((row, end, table.unsqueeze(0), self._mask(positions, count * size)))
+            if part.start == 0 and self._batches_fresh:
+                begun.append((row, end))
+            else:
+                plan.append((row, end, table.unsqueeze(0), self._mask(positions, count * size)))
             row = end
         write = torch.cat(slots)
+        fresh = FreshAttention(begun, device)
         groups = self._kv.kv_heads
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._write(layer, write, k, v)
             out = torch.empty(q.shape[0], q.shape[1] * q.shape[2], device=device, dtype=q.dtype)
+            fresh(q, k, v, out)
             for first, end, table, mask in plan:
                 n, heads, dim = end - first, q.shape[1], q.shape[2]
                 shared = (groups, heads // groups, -1, dim)
