@@ -70,7 +70,7 @@ def brief_voices() -> Samples:
 
 
 def brief_clones() -> Samples:
-    """Few frames speak few words where a token goes with each of them: the first request, whose words count, differs."""
+    """Few frames are few words where a token goes with each of them; the first request, whose words count, differs."""
     samples = _brief(clones(), chunk_length=100)
     first, *others = samples.requests
     assert isinstance(first, SpeechRequest)

@@ -161,7 +161,7 @@ def test_a_checkpoint_with_voices_of_its_own(start, folders, tmp_path_factory) -
         folders["custom_voice"], tmp_path_factory.mktemp("tuned") / "ckpt", spk_id={"mara": 1080}, spk_is_dialect={}
     )
     served = start(RECIPES["custom_voice"], folder)
-    assert [voice["id"] for voice in served.get("/v1/audio/voices")["voices"]][0] == "mara"
+    assert served.get("/v1/audio/voices")["voices"][0]["id"] == "mara"
     fields = {"input": T3, "temperature": 0, "max_new_tokens": 2}
     assert np.array_equal(served.speak(**fields, voice="mara"), served.speak(**fields))
     assert served.refusal(**fields, voice="vivian")["param"] == "voice"
@@ -226,7 +226,7 @@ def reason(chunks: list[AudioChunk]) -> str | None:
 def test_a_long_text_is_its_pieces_one_after_the_other(served) -> None:
     sentences = [
         "The old keeper climbed the narrow stairs of the tower.",
-        "Bread and coffee are good reasons to get up.",
+        "Bread and coffee are reasons to get up.",
     ]
     limits = {"max_new_tokens": 7, "chunk_length": 60}
     whole, *parts = served("custom_voice").sound(
