@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import toy_tts
+import toy_stages
 from harness import run
 
 from omni.config import RecipeConfig
@@ -74,9 +74,9 @@ def test_a_pipeline_has_the_task_of_its_weights(recipe: Recipe, tmp_path: Path) 
     (tmp_path / "ada").touch()
 
     async def test() -> None:
-        config = RecipeConfig(toy_tts.recipe().model_copy(update={"task_of": recipe.task_of}))
+        config = RecipeConfig(toy_stages.recipe("only:Nothing").model_copy(update={"task_of": recipe.task_of}))
         config.set("weights", str(tmp_path), "--weights")
-        pipeline = await Pipeline.load(config, Plugins.load())
+        pipeline = await Pipeline.load(config, Plugins.load([]))
         await pipeline.close()
         assert isinstance(pipeline.recipe.task, Speech)
         assert pipeline.recipe.task.voices == ("ada",)
