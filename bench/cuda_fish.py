@@ -1,6 +1,7 @@
 """Fish S2-Pro with its real dimensions and random weights on one GPU: first audio, RTF, throughput, floors.
 
     python bench/cuda_fish.py [--limit 330] [--json FILE]
+    python bench/cuda_fish.py --engine sglang              (where the extra sglang is installed)
     python bench/cuda_fish.py --device cpu --tiny          (a check of the script itself)
 
 Goals on one H200: first audio under 30 ms, RTF under 0.12 at batch 1, 64 streams in real time. Parts that no longer fit
@@ -24,14 +25,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import engines
 import fish_ar
 from fish_s2pro.codec.config import CodecConfig
 from fish_s2pro.codec.loading import random_decoder
 from fish_s2pro.config import FishConfig, parse_config
 from fish_s2pro.loader import random_ar
 from fish_s2pro.model import DualAR
+from fish_s2pro.source import DualARSource
 from omni.codecs import StreamingDecoder
-from omni.engines.base import Prompt, SamplingParams, StepOutput
+from omni.engines.base import Engine, Prompt, SamplingParams, StepOutput
+from omni.engines.sglang import create_engine as sglang_engine
 from omni.engines.torch import TorchEngine, parse_options
 
 Figures = dict[str, float]
@@ -96,13 +100,22 @@ class Bench:
         self.device = torch.device(arguments.device)
         self.cuda = self.device.type == "cuda"
         dtype = torch.bfloat16 if self.cuda else torch.float32
-        config = fish_ar.config(2, 1, 256) if self.tiny else real_config()
-        self.model: DualAR = random_ar(config, 0, device=self.device, dtype=dtype)
-        self.model.head[len(self.model.legal) - 1] = 0  # see fish_ar: nobody ends early
+        self.source: DualARSource | None = None
+        self.model: DualAR
+        if arguments.engine == "sglang":
+            name = str(dtype).removeprefix("torch.")
+            self.source = DualARSource(device=arguments.device, dtype=name, random="tiny" if self.tiny else "full")
+            # SGLang builds the model in its own process; here are only its sizes.
+            self.model = DualAR(self.source.open()[0], device=torch.device("meta"), dtype=dtype)
+        else:
+            config = fish_ar.config(2, 1, 256) if self.tiny else real_config()
+            self.model = random_ar(config, 0, device=self.device, dtype=dtype)
+            self.model.head[len(self.model.legal) - 1] = 0  # see fish_ar: nobody ends early
         codec = CodecConfig().scaled(0.0625) if self.tiny else CodecConfig()
         self.decoder = random_decoder(codec, device=self.device)
         self.frame_seconds = codec.frame_samples / codec.sample_rate
-        self.frames = 6 if self.tiny else 150
+        # A client of SGLang cannot hold the early ones back until the last one has begun.
+        self.frames = (6 if self.source is None else 60) if self.tiny else 150
         self.figures: Figures = {}
         self._seed = 0
 
@@ -110,16 +123,22 @@ class Bench:
         if self.cuda:
             torch.cuda.synchronize()
 
-    def engine(self, *, graph: bool) -> TorchEngine:
-        options: dict[str, Any] = {"max_running": 64, "cuda_graph": graph, "kv_tokens": 64 * 1024}
-        if self.tiny:
-            options["kv_tokens"] = 64 * 128
-        made = TorchEngine(self.model, parse_options(options))
+    def engine(self, *, graph: bool) -> Engine:
+        tokens = 64 * (128 if self.tiny else 1024)
+        made: Engine
+        if self.source is not None:
+            # Graphs with as few candidates as the torch engine has them for these requests.
+            own = {"max_running_requests": 64, "max_total_tokens": tokens, "max_candidates": 64}
+            made = sglang_engine(self.source, own if graph else {**own, "disable_cuda_graph": True})
+        else:
+            made = TorchEngine(self.model, parse_options({"max_running": 64, "cuda_graph": graph, "kv_tokens": tokens}))
         made.start()
         return made
 
     def prompt(self, length: int) -> Prompt:
         self._seed += 1
+        if self.source is not None:
+            return engines.prompts_of(self.source, 1, length, self._seed)[0]
         return fish_ar.prompt(self.model, length, self._seed)
 
     def params(self, frames: int) -> SamplingParams:
@@ -148,25 +167,30 @@ class Bench:
             context = batch * (100 + self.frames / 2)
             self.figures[f"floor_ms_{batch}"] = (weights + per_token * context) / rate / 1e6
 
-    def throughput(self, engine: TorchEngine, batch: int, frames: int, name: str) -> None:
+    def throughput(self, engine: Engine, batch: int, frames: int, name: str) -> None:
         """Steps of ``batch`` requests that all have had their first frame."""
-        group = fish_ar.Lockstep(engine, batch)
-        group.submit([self.prompt(100) for _ in range(batch)], self.params(frames + 2))
-        group.step()
-        start = time.perf_counter()
-        group.step(frames)
-        seconds = (time.perf_counter() - start) / frames
-        group.end()
+        prompts, params = [self.prompt(100) for _ in range(batch)], self.params(frames + 2)
+        if isinstance(engine, TorchEngine):
+            group = fish_ar.Lockstep(engine, batch)
+            group.submit(prompts, params)
+            group.step()
+            start = time.perf_counter()
+            group.step(frames)
+            seconds = (time.perf_counter() - start) / frames
+            group.end()
+        else:
+            # It does not pause for a client that does not read.
+            _, seconds, _ = engines.steady(engine, prompts, params)
         self.figures[f"{name}_ms_per_step"] = 1e3 * seconds
         self.figures[f"{name}_frames_per_s"] = batch / seconds
         self.figures[f"{name}_rtf"] = seconds / self.frame_seconds
 
-    def warm_throughput(self, engine: TorchEngine, batch: int, frames: int, name: str) -> None:
+    def warm_throughput(self, engine: Engine, batch: int, frames: int, name: str) -> None:
         """Twice: the first time captures the graphs of every size of context that is met."""
         for _ in range(2):
             self.throughput(engine, batch, frames, name)
 
-    def first_audio(self, engine: TorchEngine, length: int, name: str, *, again: bool = False) -> None:
+    def first_audio(self, engine: Engine, length: int, name: str, *, again: bool = False) -> None:
         """From submit to the samples of the first frame on the host."""
         codec = StreamingDecoder(self.decoder, streams=1, max_frames=1)
         known = self.prompt(length)
@@ -209,7 +233,7 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
     bench.figures["build_s"] = time.perf_counter() - begin
     main = bench.engine(graph=True)
     frames = bench.frames
-    short = 4 if bench.tiny else 40
+    short = bench.frames if bench.tiny else 40
     parts: list[tuple[str, Callable[[], None]]] = [
         ("bandwidth", bench.bandwidth),
         ("batch 1", lambda: bench.warm_throughput(main, 1, frames, "batch1")),
@@ -246,6 +270,7 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--engine", choices=("torch", "sglang"), default="torch")
     parser.add_argument("--tiny", action="store_true", help="small sizes: checks the script, measures nothing")
     parser.add_argument("--limit", type=float, default=330, help="seconds after which no part is begun")
     parser.add_argument("--json", help="write the figures to this file")
