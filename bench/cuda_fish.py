@@ -124,7 +124,7 @@ class Bench:
             torch.cuda.synchronize()
 
     def engine(self, *, graph: bool) -> Engine:
-        tokens = 64 * (128 if self.tiny else 1024)
+        tokens = 64 * (256 if self.tiny else 1024)
         made: Engine
         if self.source is not None:
             # Graphs with as few candidates as the torch engine has them for these requests.
