@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -53,9 +54,8 @@ def test_a_wrong_class_names_the_stage(path: str, words: str) -> None:
     assert "stage 'middle' of recipe 'toy'" in caught.value.message
 
 
-def test_a_module_that_needs_a_package_gives_the_pip_line(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "needy_stages.py").write_text("import rare_package_of_the_test")
+def test_a_module_that_needs_a_package_gives_the_pip_line(module: Callable[[str, str], None]) -> None:
+    module("needy_stages", "import rare_package_of_the_test")
     with pytest.raises(MissingDependency) as caught:
         check(RecipeConfig(chain(StageSpec("needy", "needy_stages:Needy"), extra="rare")))
     for words in ("stage 'needy'", "'rare_package_of_the_test'", "pip install 'omni-recipes[rare]'"):

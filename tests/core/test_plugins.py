@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
 import click
@@ -29,23 +27,19 @@ def omni_recipes():
 """
 
 Load = Callable[..., Plugins]
+Module = Callable[[str, str], None]
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+def load(module: Module) -> Load:
     """Makes modules of the given sources and loads them as installed plugins of the same name."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    made: list[str] = []
 
     def make(**sources: str) -> Plugins:
         for name, source in sources.items():
-            (tmp_path / f"{name}.py").write_text(source)
-            made.append(name)
+            module(name, source)
         return Plugins.load([EntryPoint(name, name, "omni") for name in sources])
 
-    yield make
-    for name in made:
-        sys.modules.pop(name, None)
+    return make
 
 
 def recipes(*names: str) -> str:
@@ -200,10 +194,9 @@ def test_routes_of_a_plugin_that_fails_are_left_out(load: Load) -> None:
     assert errors(plugins)["good"] is None
 
 
-def test_import_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "needy.py").write_text("import rare_package_of_the_test")
-    (tmp_path / "buggy.py").write_text("raise OSError('libcuda.so.1: no such file')")
+def test_import_path(module: Module) -> None:
+    module("needy", "import rare_package_of_the_test")
+    module("buggy", "raise OSError('libcuda.so.1: no such file')")
     assert import_path("os.path:join", "x") is __import__("os").path.join
     assert import_path("collections:OrderedDict.fromkeys", "x")([1]) == {1: None}
     with pytest.raises(

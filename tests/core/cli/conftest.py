@@ -60,14 +60,3 @@ def omni(installed: Installed, capfd: pytest.CaptureFixture[str]) -> Omni:
         return Ran(code, *capfd.readouterr())
 
     return run
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Writes an importable module ``(name, source)``."""
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def write(name: str, source: str) -> None:
-        (tmp_path / f"{name}.py").write_text(source)
-
-    return write

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -93,13 +94,10 @@ def test_importing_the_kit_imports_no_pytest() -> None:
     [("import jax", "imports jax"), ("import no_such_module_", "No module named 'no_such_module_'"), ("", None)],
 )
 def test_a_plugin_that_is_heavy_to_list_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, import_line: str, says: str | None
+    module: Callable[[str, str], None], import_line: str, says: str | None
 ) -> None:
-    (tmp_path / "jax.py").write_text("")
-    (tmp_path / "heavy_plugin.py").write_text(
-        f"from toy_tts import recipe\n{import_line}\nomni_recipes = lambda: [recipe()]\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    module("jax", "")
+    module("heavy_plugin", f"from toy_tts import recipe\n{import_line}\nomni_recipes = lambda: [recipe()]\n")
     plugins = Plugins()
     plugins.add("heavy_plugin", lambda: toy_tts)
     with Kit(plugins.recipe("toy-tts"), plugins) as kit:
