@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -30,9 +31,8 @@ class Process:
     def __init__(self, device: str) -> None:
         self.leftovers: list[str] = []
         self._connection, theirs = Pipe()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._woken, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
         self._sending = threading.Lock()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         with theirs:
@@ -72,9 +72,9 @@ class Process:
     def wake(self) -> None:
         """Let :meth:`reports` return; from any thread, does not block."""
         try:
-            os.write(self._wake_write, b"x")
-        except BlockingIOError:
-            return  # it is full of wake-ups
+            self._waker.send(b"x")
+        except OSError:
+            return  # it is full of wake-ups, or closed
 
     def reports(self) -> list[wire.Report]:
         """What has come in; waits until there is something, or a wake-up.
@@ -82,9 +82,9 @@ class Process:
         Raises:
             EOFError, OSError: the process has died.
         """
-        ready = wait([self._connection, self._wake_read])
-        if self._wake_read in ready:
-            os.read(self._wake_read, 1 << 16)
+        ready = wait([self._connection, self._woken])
+        if self._woken in ready:
+            self._woken.recv(1 << 16)
         return wire.receive_reports(self._connection) if self._connection in ready else []
 
     def end(self) -> None:
@@ -101,7 +101,10 @@ class Process:
         if self._pump.is_alive():
             os.killpg(self._process.pid, signal.SIGKILL)
             self._pump.join()
-        self._connection.close()
+        with self._sending:
+            self._connection.close()
+        self._woken.close()
+        self._waker.close()
         for file in self.leftovers:
             Path(file).unlink(missing_ok=True)
         raised = [line for line in self._lines if _EXCEPTION.match(line)]

@@ -42,7 +42,10 @@ class _Request:
         self.params = data.params
         self.seed = data.seed
         self.prompt = Prompt(
-            tokens=self.columns[:, 0], codes=self.columns[:, 1:].T, embeds=request.tensors(data), salt=data.salt
+            tokens=self.columns[:, 0],
+            codes=self.columns[:, 1:].T if width > 1 else None,
+            embeds=request.tensors(data),
+            salt=data.salt,
         )
 
 
@@ -88,7 +91,8 @@ class OmniARModel(nn.Module):
         if forward_batch.forward_mode.is_decode():
             hidden = self.model.forward(self._inputs[rows], positions, forward_batch)
         else:
-            x, last = self._admit(forward_batch)
+            x = self._admit(forward_batch)
+            last = torch.from_numpy(np.cumsum(forward_batch.extend_seq_lens_cpu) - 1).to(x.device)
             hidden = self.model.forward(x, positions, forward_batch)[last]
         step = Step(
             rows=rows,
@@ -122,9 +126,9 @@ class OmniARModel(nn.Module):
         assert isinstance(found, _Request)
         return found
 
-    def _admit(self, forward_batch: Any) -> tuple[Tensor, Tensor]:
-        """Inputs ``(N, width)`` of the positions to be computed and the last row ``(B,)`` of each request. Sets every
-        request's rows to where its own columns say that it stands."""
+    def _admit(self, forward_batch: Any) -> Tensor:
+        """Inputs ``(N, width)`` of the positions to be computed. Sets every request's row to where its own columns say
+        that it stands."""
         slots = forward_batch.req_pool_indices.tolist()
         if max(slots) >= self._rows:
             raise RuntimeError(f"SGLang uses request slot {max(slots)}, there are {self._rows}")
@@ -156,8 +160,7 @@ class OmniARModel(nn.Module):
         rows = torch.tensor(slots, device=device)
         self._index[rows], self._seed[rows], self._top_k[rows] = torch.tensor(values, device=device).unbind(1)
         self._temperature[rows], self._top_p[rows] = torch.tensor(filters, dtype=torch.float32, device=device).unbind(1)
-        last = np.cumsum(forward_batch.extend_seq_lens_cpu) - 1
-        return torch.cat(inputs).to(self._inputs.dtype), torch.from_numpy(last).to(device)
+        return torch.cat(inputs).to(self._inputs.dtype)
 
     # On the host, after -------------------------------------------------------------------------------------
 
