@@ -25,7 +25,7 @@ if find_spec("sglang") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
     # What SGLang imports and this CPU has no use for; its processes see the paths of this one.
-    sys.path[:0] = [str(HERE / "stubs"), str(HERE / "toys")]
+    sys.path[:0] = [str(HERE / "stubs"), str(HERE / "toys"), str(HERE.parent / "plugins" / "qwen3_tts")]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
