@@ -313,8 +313,16 @@ class Pipeline:
             self._idle.set()
 
     @property
+    def down(self) -> str | None:
+        """Why requests cannot be served any more, naming the stage; None while they can."""
+        for name, scheduler in self.schedulers.items():
+            if (why := scheduler.down) is not None:
+                return f"stage {name!r} of {self.recipe.name!r}: {why}"
+        return None
+
+    @property
     def ready(self) -> bool:
-        return not self._draining
+        return not self._draining and self.down is None
 
     @property
     def active(self) -> int:

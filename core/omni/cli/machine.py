@@ -10,6 +10,8 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from omni.memory import memory
+
 GIB = 1 << 30
 
 
@@ -18,7 +20,7 @@ def facts(host: str, port: int) -> list[tuple[str, str]]:
     return [
         ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("cores", cores()),
-        ("memory", memory()),
+        ("memory", memory_line()),
         ("torch", torch()),
         ("cuda", cuda()),
         ("hub", hub()),
@@ -38,19 +40,11 @@ def cores() -> str:
     return str(usable)
 
 
-def memory() -> str:
-    """Total and available memory, or the container's limit where that is lower."""
-    info = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines() if ":" in line)
-    if "MemTotal" in info:
-        total = int(info["MemTotal"].split()[0]) * 1024
-        free = int(info["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in info else None
-    else:
-        total, free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None
-    text = f"{total / GIB:.1f} GiB" + (f", {free / GIB:.1f} GiB available" if free is not None else "")
-    limit = _read("/sys/fs/cgroup/memory.max").strip()
-    if limit.isdigit() and int(limit) < total:
-        text += f" (limited to {int(limit) / GIB:.1f} GiB by the container)"
-    return text
+def memory_line() -> str:
+    """Total and available memory, and the container's limit where that is lower."""
+    found = memory()
+    text = f"{found.total / GIB:.1f} GiB, {found.available / GIB:.1f} GiB available"
+    return text if found.limit is None else text + f" (limited to {found.limit / GIB:.1f} GiB by the container)"
 
 
 def torch() -> str:

@@ -139,6 +139,10 @@ class Engine(Protocol):
     max_tokens: int
     """Positions that one request may take, prompt and output together; known after :meth:`start`."""
 
+    @property
+    def down(self) -> str | None:
+        """Why no request is taken; None while the engine runs."""
+
     def start(self) -> None:
         """Allocate and start the engine's thread or process. Raises ConfigError for impossible options."""
 

@@ -45,6 +45,10 @@ class Scheduler(Protocol):
 
     def stats(self) -> StageStats: ...
 
+    @property
+    def down(self) -> str | None:
+        """Why the stage can do no work any more, for good; None while it can."""
+
     async def close(self) -> None:
         """Stop the threads and close the stage; requests that are still open are cancelled."""
 
@@ -126,6 +130,10 @@ class StreamsByRequest:
     def stats(self) -> StageStats:
         queued = sum(edge.queued for stream in self._streams.values() for edge in stream.sources.values())
         return replace(self._stats, streams=len(self._streams), queued=queued)
+
+    @property
+    def down(self) -> str | None:
+        return None
 
     async def close(self) -> None:
         for request_id in list(self._streams):

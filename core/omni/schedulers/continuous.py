@@ -178,10 +178,14 @@ class ContinuousScheduler(ThreadedScheduler):
         engine = self._engine.stats()
         return replace(
             stats,
-            running=engine.running,
+            running=self._workers.pending + engine.running,
             queued=stats.queued + engine.waiting + engine.paused,
             steps_total=engine.steps_total,
         )
+
+    @property
+    def down(self) -> str | None:
+        return self._engine.down
 
     def engine_stats(self) -> EngineStats:
         return self._engine.stats()

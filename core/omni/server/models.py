@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 
 from omni import __version__
 from omni.audio import FORMATS as AUDIO_FORMATS
+from omni.errors import Unavailable
 from omni.pipeline import Pipeline
 from omni.plugins import params_model
 from omni.recipe import Speech
@@ -104,9 +105,12 @@ def routes(runtime: Runtime) -> APIRouter:
     async def health() -> dict[str, str]:
         return {"status": "alive", "state": runtime.state}
 
-    @router.get("/ready", summary="Whether requests are taken; 503 while loading and draining")
+    @router.get("/ready", summary="Whether requests are taken; 503 while loading and draining, or when a stage is down")
     async def ready() -> dict[str, Any]:
-        return {"status": "ready", "models": list(runtime.service.pipelines)}
+        pipelines = runtime.service.pipelines
+        if down := [why for pipeline in pipelines.values() if (why := pipeline.down) is not None]:
+            raise Unavailable("; ".join(down), code="stage_down")
+        return {"status": "ready", "models": list(pipelines)}
 
     @router.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:

@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from omni import Recipe, Speech, StageSpec, Weights
 from omni.cli import machine
 from omni.cli.readiness import examine, missing, requirements
+from omni.memory import Memory, memory
 from omni.plugins import Plugins
 
 
@@ -130,12 +132,15 @@ def test_machine_without_importing_torch() -> None:
     assert done.stdout == "False\n"
 
 
-def test_container_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {
-        "/sys/fs/cgroup/cpu.max": "150000 100000",
-        "/sys/fs/cgroup/memory.max": str(2 << 30),
-        "/proc/meminfo": "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n",
-    }
-    monkeypatch.setattr(machine, "_read", files.get)
+def test_container_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/memory.max": str(2 << 30), "sys/fs/cgroup/memory.current": str(1 << 29)}
+    files["proc/meminfo"] = "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n"
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = memory(tmp_path)
+    assert found == Memory(total=8 << 30, available=3 << 29, limit=2 << 30)
+    monkeypatch.setattr(machine, "_read", {"/sys/fs/cgroup/cpu.max": "150000 100000"}.get)
     assert machine.cores().endswith("(limited to 1.5 by the container)")
-    assert machine.memory() == "8.0 GiB, 4.0 GiB available (limited to 2.0 GiB by the container)"
+    monkeypatch.setattr(machine, "memory", lambda: found)
+    assert machine.memory_line() == "8.0 GiB, 1.5 GiB available (limited to 2.0 GiB by the container)"

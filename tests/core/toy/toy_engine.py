@@ -75,6 +75,7 @@ class ToyEngine:
         self._closing = False
         self._stats = EngineStats(kv_tokens_total=self._options.kv_tokens)
         self._thread = threading.Thread(target=self._main, name="toy-engine", daemon=True)
+        self.down: str | None = None
         self.on_step: Callable[[Sequence[Row]], None] = lambda rows: None
 
     def start(self) -> None:

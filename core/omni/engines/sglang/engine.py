@@ -147,6 +147,10 @@ class SGLangEngine:
             raise Unavailable(self._down or "the engine is closed")
         return self._process
 
+    @property
+    def down(self) -> str | None:
+        return self._down
+
     def abort(self, handle: Handle) -> None:
         if not isinstance(handle, _Request):
             raise TypeError("abort takes what submit gave")

@@ -69,15 +69,26 @@ class DepthTransformer(nn.Module):
         self._caches = threading.local()
 
     def _cache(self, rows: int, positions: int) -> list[_LayerCache]:
-        found: dict[tuple[int, int], list[_LayerCache]] = self._caches.__dict__.setdefault("by_shape", {})
+        found: dict[tuple[int, int], list[_LayerCache]] = self._caches.__dict__.setdefault("views", {})
         cache = found.get((rows, positions))
         if cache is None:
+            keys, values = self._buffer(1 << (rows - 1).bit_length(), positions)
+            cache = found[rows, positions] = [
+                _LayerCache(k, v) for k, v in zip(keys[:, :rows], values[:, :rows], strict=True)
+            ]
+        return cache
+
+    def _buffer(self, rows: int, positions: int) -> Tensor:
+        """Keys and values ``(2, layers, rows, kv_heads, positions, head_dim)``, shared by all batches of up to so many
+        rows that have no smaller one."""
+        found: dict[tuple[int, int], Tensor] = self._caches.__dict__.setdefault("buffers", {})
+        buffer = found.get((rows, positions))
+        if buffer is None:
             d = self._stack[0].dims
             shape = (2, len(self._stack), rows, d.kv_heads, positions, d.head_dim)
             with torch.inference_mode(False):
-                keys, values = torch.zeros(shape, device=self.norm.device, dtype=self.norm.dtype)
-                cache = found[rows, positions] = [_LayerCache(k, v) for k, v in zip(keys, values, strict=True)]
-        return cache
+                buffer = found[rows, positions] = torch.zeros(shape, device=self.norm.device, dtype=self.norm.dtype)
+        return buffer
 
     def _run(self, x: Tensor, place: int, cache: list[_LayerCache]) -> Tensor:
         """``x`` ``(B, dim)`` at position ``place`` to normed hidden states of the same shape."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -22,8 +21,12 @@ from omni.engines.torch.runner import Runner
 from omni.engines.torch.sampling import UniformSource
 from omni.engines.torch.scheduler import Chunk, Scheduler
 from omni.errors import Busy, ConfigError, OmniError, StageFailed, Unavailable
+from omni.memory import memory
 
 log = logging.getLogger("omni.engines.torch")
+
+_STEPS_AFTER_SHORTAGE = 500
+"""Steps with a smaller batch, after memory was short, before a larger one is tried again."""
 
 
 def create_engine(model: ARModel, options: Mapping[str, Any]) -> TorchEngine:
@@ -55,6 +58,7 @@ class TorchEngine:
         self._down: str | None = "the engine has not been started"
         self._live = 0
         self._thread: threading.Thread | None = None
+        self._started = threading.Event()
         self.max_tokens = 0
         """Positions that one request may take, prompt and output together; known after :meth:`start`."""
         self._scheduler: Scheduler
@@ -62,6 +66,7 @@ class TorchEngine:
         self._stats = EngineStats()
         self._generated = 0
         self._steps = 0
+        self._retry_at = 0
 
     # From any thread ----------------------------------------------------------------------------------------
 
@@ -75,21 +80,23 @@ class TorchEngine:
         attention = SdpaAttention(self._model.kv, pages, size, device=self._model.device, dtype=self._model.dtype)
         self._runner = Runner(self._model, attention, self._options, -(-self.max_tokens // size), self._source)
         self._snapshot()
-        self._down = None
+        size_gib = pages * size * self._model.kv.bytes(self._model.dtype) / (1 << 30)
+        log.info("a KV cache of %d positions, up to %.2f GiB on %s", pages * size, size_gib, self._model.device)
         self._thread = threading.Thread(target=self._main, name="omni-torch-engine", daemon=True)
         self._thread.start()
+        self._started.wait()
+        if self._down is not None:
+            raise StageFailed(self._down)
 
     def _kv_tokens(self) -> int:
         """Positions that the KV cache holds: as set, else as many as memory allows and requests can use."""
         if self._options.kv_tokens is not None:
             return self._options.kv_tokens
-        kv = self._model.kv
-        token = 2 * kv.layers * kv.kv_heads * kv.head_dim * self._model.dtype.itemsize
         if self._model.device.type == "cuda":
             free, _ = torch.cuda.mem_get_info(self._model.device)
         else:
-            free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        fitting = int(free * self._options.kv_memory) // token
+            free = memory().available
+        fitting = int(free * self._options.kv_memory) // self._model.kv.bytes(self._model.dtype)
         return min(fitting, self._options.max_running * self._model.max_positions)
 
     def submit(self, request_id: str, prompt: Prompt, params: SamplingParams, sink: Sink) -> Handle:
@@ -127,6 +134,10 @@ class TorchEngine:
         if self._down is not None or self._closing:
             raise Unavailable(self._down or "the engine is closed")
 
+    @property
+    def down(self) -> str | None:
+        return self._down
+
     def abort(self, handle: Handle) -> None:
         if not isinstance(handle, Request):
             raise TypeError("abort takes what submit gave")
@@ -162,6 +173,9 @@ class TorchEngine:
         try:
             device = self._model.device
             with torch.inference_mode(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                self._runner.warm(self._options.capture_tokens)
+                self._down = None
+                self._started.set()
                 busy = False
                 while self._take(wait=not busy):
                     busy = self._round()
@@ -172,6 +186,8 @@ class TorchEngine:
         with self._wake:
             self._down = error.message
             left, self._inbox = self._inbox, []
+            self._started.set()
+            self._stats.running = self._stats.waiting = self._stats.paused = self._stats.kv_tokens_used = 0
         for request in (*self._scheduler.running, *self._scheduler.waiting, *left):
             if not request.aborted:
                 self._tell(request, lambda r: r.sink.fail(error))
@@ -186,10 +202,12 @@ class TorchEngine:
             added, self._inbox = self._inbox, []
             aborted, self._aborts = self._aborts, []
             self._signal = False
-        for request in added:
-            self._scheduler.add(request)
-        for request in aborted:
-            self._end(request)
+            # Still under the lock: statistics never miss a request between the inbox and its first round.
+            for request in added:
+                self._scheduler.add(request)
+            for request in aborted:
+                self._end(request)
+            self._snapshot()
         return True
 
     def _round(self) -> bool:
@@ -199,16 +217,18 @@ class TorchEngine:
         for request in (*scheduler.running, *scheduler.waiting):
             self._tell(request, self._ask_room)
         scheduler.admit()
+        self._snapshot()
         chunks = scheduler.prefill()
         if chunks:
             self._prefill(chunks)
-        for request in scheduler.ready():
+        joining = scheduler.ready()
+        for request in joining:
             self._join(request)
         batch = scheduler.decode()
         if batch:
             self._decode(batch)
         self._snapshot()
-        return bool(chunks or batch) or scheduler.preemptions != before
+        return bool(chunks or joining or batch) or scheduler.preemptions != before
 
     def _prefill(self, chunks: Sequence[Chunk]) -> None:
         try:
@@ -241,6 +261,10 @@ class TorchEngine:
             self._decode_failed(batch, error)
             return
         self._steps += 1
+        scheduler = self._scheduler
+        if scheduler.batch_limit < self._options.max_running and self._steps >= self._retry_at:
+            scheduler.batch_limit = min(2 * scheduler.batch_limit, self._options.max_running)
+            self._retry_at = self._steps + _STEPS_AFTER_SHORTAGE
         for request, stop, column in zip(batch, stops, columns, strict=True):
             request.alone = False
             request.computed = request.length
@@ -254,6 +278,7 @@ class TorchEngine:
             return
         if _out_of_memory(error):
             self._scheduler.batch_limit = len(batch) // 2
+            self._retry_at = self._steps + _STEPS_AFTER_SHORTAGE
             log.warning("out of memory at a batch of %d, from now on at most %d", len(batch), len(batch) // 2)
         for request in batch:
             request.alone = not _out_of_memory(error)

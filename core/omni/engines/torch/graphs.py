@@ -10,6 +10,9 @@ from torch import Tensor
 
 from omni.engines.torch.attention import Span
 
+_SMALLEST = 16
+"""Pages of the smallest bucket."""
+
 StepFunction = Callable[[Tensor, Sequence[Span], int], Tensor]
 
 
@@ -25,6 +28,34 @@ def bucket(value: int, limit: int, smallest: int = 1) -> int:
     while size < value:
         size *= 2
     return min(size, limit)
+
+
+def parts(pages: Sequence[int], limit: int, page_bytes: int, pass_bytes: int) -> list[Span]:
+    """Split rows, sorted by pages, into replays; the pages of a part are the bucket that all its rows are padded to.
+
+    A part more reads the weights (``pass_bytes``) once more. Rows that are padded beyond their own bucket instead read
+    ``page_bytes`` for every page of padding, in each of three ways: found, laid out, used.
+    """
+    found: list[Span] = []
+    end, first = len(pages), len(pages) - 1
+    while end:
+        size = bucket(pages[end - 1], limit, _SMALLEST)
+        padding = 0
+        first = end
+        while first:
+            own = bucket(pages[first - 1], limit, _SMALLEST)
+            padding += 3 * page_bytes * (size - own)
+            if padding > pass_bytes:
+                break
+            first -= 1
+        found.insert(0, (first, end, size))
+        end = first
+    return found
+
+
+def _powers(limit: int) -> list[int]:
+    """Powers of two below ``limit``, and ``limit``."""
+    return [*(1 << i for i in range((limit - 1).bit_length())), limit] if limit else []
 
 
 class StepGraphs:
@@ -45,7 +76,7 @@ class StepGraphs:
     def run(self, rows: Sequence[int], pages: int, candidates: int) -> Tensor:
         """The step's output for ``rows``, valid until the next call."""
         size = bucket(len(rows), self._max_rows)
-        key = (size, bucket(pages, self._max_pages, 16), candidates)
+        key = (size, bucket(pages, self._max_pages, _SMALLEST), candidates)
         captured = self._graphs.get(key)
         if captured is None:
             captured = self._graphs[key] = self._capture(*key)
@@ -53,6 +84,14 @@ class StepGraphs:
         captured.rows.copy_(torch.tensor(padded))
         captured.graph.replay()
         return captured.output[: len(rows)]
+
+    def warm(self, pages: int, candidates: int) -> None:
+        """Capture for all batch sizes with contexts of up to ``pages``."""
+        sizes = {bucket(n, self._max_rows) for n in _powers(self._max_rows)}
+        lengths = {bucket(n, self._max_pages, _SMALLEST) for n in _powers(min(pages, self._max_pages))}
+        # The largest first: the others fit in the memory that it has taken.
+        for key in sorted(((s, n, candidates) for s in sizes for n in lengths), reverse=True):
+            self._graphs[key] = self._capture(*key)
 
     def _capture(self, size: int, pages: int, candidates: int) -> _Captured:
         rows = torch.full((size,), self._nobody, device=self._device)

@@ -6,7 +6,7 @@ codebook. The engine keeps columns, pages and batches; what a column means is th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,10 @@ class KVShape:
     layers: int
     kv_heads: int
     head_dim: int
+
+    def bytes(self, dtype: torch.dtype) -> int:
+        """Of one position."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,9 @@ class TorchARModel(Protocol):
     codebooks: int
     """Rows of ``Prompt.codes``; 0 for models of text alone, whose step gives one code: the token."""
     max_positions: int
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """What a step reads; a model is an ``nn.Module``."""
 
     def check(self, prompt: Prompt, params: SamplingParams) -> None:
         """Raise :class:`omni.errors.BadRequest` for ids out of range and parameters without meaning here."""

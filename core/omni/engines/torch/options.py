@@ -13,8 +13,8 @@ from omni.errors import ConfigError
 class TorchOptions(BaseModel):
     """Options of the engine ``torch``. Device and dtype are the model's, not the engine's.
 
-    ``kv_tokens`` is the size of the KV cache in positions; None takes ``kv_memory`` of the device's free memory
-    (on CPU of the machine's memory, which is only touched as far as it is used).
+    ``kv_tokens`` is the size of the KV cache in positions; None takes ``kv_memory`` of the memory that the device has
+    left beside the model (on CPU of what the machine or its container has left; it is touched as it is first used).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -32,6 +32,9 @@ class TorchOptions(BaseModel):
     prefix_cache: bool = True
     cuda_graph: bool = True
     """Replay the decode step as a CUDA graph; has no effect on other devices."""
+    capture_tokens: Annotated[int, Field(ge=0)] = 1024
+    """Contexts up to which graphs are captured at start, for all batch sizes; longer ones when they are first met,
+    which holds up the requests of that moment."""
     max_candidates: Annotated[int, Field(ge=2)] = 64
     """Largest ``top_k`` that is served without sorting the whole vocabulary."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from omni.engines.torch.attention import PagedAttention, Segment, Span
-from omni.engines.torch.graphs import StepGraphs
+from omni.engines.torch.graphs import StepGraphs, parts
 from omni.engines.torch.model import PromptSlice, Step, TorchARModel
 from omni.engines.torch.options import TorchOptions
 from omni.engines.torch.request import Request
@@ -51,8 +51,15 @@ class Runner:
         self._filled = [0] * rows
         self._state: Any = model.new_state(rows)
         self._graphs: StepGraphs | None = None
+        self._page_bytes = model.kv.bytes(model.dtype) * options.page_size
+        self._pass_bytes = sum(p.nbytes for p in model.parameters())
         if options.cuda_graph and model.device.type == "cuda":
             self._graphs = StepGraphs(self._step, options.max_running, max_pages, model.device)
+
+    def warm(self, tokens: int) -> None:
+        """Capture what contexts of up to so many positions will need."""
+        if self._graphs is not None and tokens:
+            self._graphs.warm(-(-tokens // self._page_size), self._max_candidates)
 
     # Prefill ------------------------------------------------------------------------------------------------
 
@@ -103,13 +110,15 @@ class Runner:
         self._update_tables(batch)
         candidates = self._candidates(batch)
         pages = [-(-r.length // self._page_size) for r in batch]
-        if self._graphs is not None:
-            packed = self._graphs.run([r.row for r in batch], max(pages), candidates).cpu().numpy()
-            return packed[:, 0].astype(bool), packed[:, 1:]
         order = sorted(range(len(batch)), key=pages.__getitem__)
-        rows = torch.tensor([batch[i].row for i in order]).to(self._model.device)
+        rows, pages = [batch[i].row for i in order], [pages[i] for i in order]
         packed = np.empty((len(batch), 2 + self._model.codebooks), np.int64)
-        packed[order] = self._step(rows, spans([pages[i] for i in order]), candidates).cpu().numpy()
+        if self._graphs is None:
+            device = self._model.device
+            packed[order] = self._step(torch.tensor(rows).to(device), spans(pages), candidates).cpu().numpy()
+        else:
+            for first, end, size in parts(pages, self._tables.shape[1], self._page_bytes, self._pass_bytes):
+                packed[order[first:end]] = self._graphs.run(rows[first:end], size, candidates).cpu().numpy()
         return packed[:, 0].astype(bool), packed[:, 1:]
 
     def _step(self, rows: Tensor, groups: Sequence[Span], candidates: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from omni.engines.base import Engine, Prompt, SamplingParams
 from omni.engines.torch import Step, TorchEngine, create_engine, parse_options
 from omni.engines.torch.graphs import StepGraphs, _Captured
-from omni.errors import BadRequest, Busy, ConfigError, StageFailed, Unavailable
+from omni.errors import BadRequest, Busy, ConfigError, Unavailable
 
 
 def greedy(count: int = 10) -> SamplingParams:
@@ -325,107 +325,6 @@ def test_options_are_checked(toys) -> None:
         assert next(iter(options)) in refused.value.message
     with pytest.raises(ConfigError):
         create_engine(toys.Text(), {"kv_tokens": 3, "page_size": 4}).start()
-
-
-def test_a_request_that_breaks_the_step_fails_alone(toys, make_engine, run) -> None:
-    model = toys.Text()
-    engine = make_engine(model)
-    work = [(Prompt(tokens=[i + 1, 3, 5]), greedy(12)) for i in range(4)]
-    expected = run(engine, work)
-    poisoned = toys.Collector()
-    params = SamplingParams(max_new_tokens=300, temperature=1.0, seed=1, extra={"poison": True})
-    engine.submit("bad", Prompt(tokens=[17]), params, poisoned)
-    sinks = [toys.Collector() for _ in work]
-    for (prompt, params), sink in zip(work, sinks, strict=True):
-        engine.submit("good", prompt, params, sink)
-    assert poisoned.ended.wait(10)
-    assert isinstance(poisoned.error, StageFailed)
-    assert "boom" in poisoned.error.message
-    assert len(poisoned.outputs) == 3
-    assert [sink.result() for sink in sinks] == expected
-    assert engine.stats().kv_tokens_used == 0
-
-
-def test_prefill_that_fails_takes_only_its_request(toys, make_engine, run) -> None:
-    model = toys.Text()
-    engine = make_engine(model)
-    bad = Prompt(tokens=[1, 2, 3], embeds={"shift": np.zeros(5, np.float32)})
-    sinks = [toys.Collector() for _ in range(3)]
-    hold = threading.Event()
-    model.fail = lambda where, rows: hold.wait(10) and None
-    for prompt, sink in zip([Prompt(tokens=[4, 5, 6]), bad, Prompt(tokens=[7, 8])], sinks, strict=True):
-        engine.submit("r", prompt, greedy(5), sink)
-    hold.set()
-    assert sinks[0].result()
-    assert sinks[2].result()
-    with pytest.raises(StageFailed):
-        sinks[1].result()
-
-
-def test_short_memory_shrinks_the_batch(toys, make_engine, run) -> None:
-    model = toys.Text()
-    work = [(Prompt(tokens=[i + 1, 3]), greedy(9)) for i in range(8)]
-    expected = run(make_engine(model), work)
-
-    def fail(where: str, rows: int) -> None:
-        if where == "step" and rows > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    model.fail = fail
-    engine = make_engine(model)
-    assert run(engine, work) == expected
-    assert engine.stats().preemptions_total > 0
-
-
-def test_engine_that_dies_fails_all_and_says_so(toys, make_engine, monkeypatch) -> None:
-    model = toys.Text()
-    engine = make_engine(model)
-
-    def lost(error: Exception) -> None:
-        raise RuntimeError("device lost")
-
-    monkeypatch.setattr(engine, "_survive", lost)
-
-    def fail(where: str, rows: int) -> None:
-        raise RuntimeError("boom")
-
-    model.fail = fail
-    sinks = [toys.Collector(credit=0), toys.Collector()]
-    for sink in sinks:
-        engine.submit("r", Prompt(tokens=[1, 2]), greedy(3), sink)
-    for sink in sinks:
-        with pytest.raises(StageFailed, match="device lost"):
-            sink.result()
-    with pytest.raises(Unavailable, match="device lost"):
-        engine.submit("r", Prompt(tokens=[1]), greedy(1), toys.Collector())
-
-
-def test_sink_that_raises_loses_its_request_only(toys, make_engine, run) -> None:
-    engine = make_engine(toys.Text())
-
-    class Broken(toys.Collector):
-        def push(self, output) -> None:
-            self.started.set()
-            raise ValueError("broken sink")
-
-    broken = Broken()
-    engine.submit("b", Prompt(tokens=[1, 2]), endless(300), broken)
-    assert broken.started.wait(10)
-    assert run(engine, [(Prompt(tokens=[1]), greedy(3))])[0]
-    assert engine.stats().running == 0
-
-
-def test_close_fails_what_is_left(toys, make_engine) -> None:
-    engine = make_engine(toys.Text())
-    sink = toys.Collector(credit=1)
-    engine.submit("r", Prompt(tokens=[1]), endless(100), sink)
-    assert sink.full.wait(10)
-    engine.close()
-    with pytest.raises(Unavailable):
-        sink.result()
-    with pytest.raises(Unavailable):
-        engine.submit("r", Prompt(tokens=[1]), greedy(1), toys.Collector())
-    engine.close()
 
 
 def test_not_started(toys) -> None:
