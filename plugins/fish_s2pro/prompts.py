@@ -158,6 +158,14 @@ class Conversation:
         frames = [self._frames(reference.codes) for reference in references]
         return [self._text(_WITH_REFERENCE), self._text("\n".join(texts)), self._text(_SPEECH), *frames]
 
+    def _asked(self, text: str) -> np.ndarray:
+        voice = self._ids([self._tokenizer.voice])
+        return np.concatenate((self._message("user", self._text(text)), self._open("assistant"), voice), 1)
+
+    def least(self, text: str) -> int:
+        """Positions of the references and this text alone."""
+        return self._system.shape[1] + self._asked(text).shape[1]
+
     def ask(self, text: str, max_positions: int) -> Prompt:
         """The prompt for the next batch, whose speech comes after it. A batch before it that was never answered counts
         as answered by silence.
@@ -170,8 +178,7 @@ class Conversation:
         """
         if self._turns and len(self._turns[-1]) == 1:
             self.answer(np.zeros((self._codebooks, 0), np.int64))
-        voice = self._ids([self._tokenizer.voice])
-        asked = np.concatenate((self._message("user", self._text(text)), self._open("assistant"), voice), 1)
+        asked = self._asked(text)
         while True:
             columns = np.concatenate((self._system, *(p for turn in self._turns for p in turn), asked), 1)
             if columns.shape[1] <= max_positions:

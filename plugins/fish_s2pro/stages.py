@@ -109,24 +109,44 @@ class DualARStage(AR[Encoded, CodeFrames]):
             Reference(text, codes.astype(np.int64))
             for text, codes in zip(item.prepared.reference_texts, item.codes, strict=True)
         ]
-        return Speaking(item.prepared, Conversation(self._tokenizer, self._config.codebooks, references))
+        conversation = Conversation(self._tokenizer, self._config.codebooks, references)
+        self._check_room(conversation, item.prepared)
+        return Speaking(item.prepared, conversation)
+
+    @property
+    def _context(self) -> int:
+        return self.max_tokens or self._config.text.max_seq_len
+
+    def _room(self, prepared: Prepared) -> int:
+        """Positions that a prompt may take."""
+        return self._context - (prepared.max_new_tokens or min(_SPEECH_ROOM, self._context // 2))
+
+    def _check_room(self, conversation: Conversation, prepared: Prepared) -> None:
+        """Every batch must fit before the first is spoken: a client that hears a beginning is to hear the end."""
+        needed = max(conversation.least(text) for text in prepared.batches)
+        if needed <= self._room(prepared):
+            return
+        if prepared.max_new_tokens and needed < self._context:
+            raise BadRequest(
+                f"'max_new_tokens' is {prepared.max_new_tokens}; references and text take {needed} of the "
+                f"{self._context} positions of a context, so it can be {self._context - needed} at most",
+                param="max_new_tokens",
+            )
+        raise BadRequest(
+            f"references and text take {needed} positions, the limit is {self._room(prepared)}"
+            + ("" if len(prepared.batches) == 1 else "; a smaller 'chunk_length' makes shorter batches"),
+            param="references" if conversation.least("") > self._room(prepared) else "input",
+        )
 
     def prompt(self, state: Speaking) -> tuple[Prompt, SamplingParams]:
         prepared = state.prepared
         if state.frames:
             state.conversation.answer(np.stack(state.frames, axis=1))
             state.frames = []
-        context = self.max_tokens or self._config.text.max_seq_len
-        room = context - (prepared.max_new_tokens or min(_SPEECH_ROOM, context // 2))
-        if room <= 0:
-            raise BadRequest(
-                f"'max_new_tokens' must leave room for the text in a context of {context} positions",
-                param="max_new_tokens",
-            )
-        prompt = state.conversation.ask(prepared.batches[state.next_batch], room)
+        prompt = state.conversation.ask(prepared.batches[state.next_batch], self._room(prepared))
         state.next_batch += 1
         params = SamplingParams(
-            max_new_tokens=prepared.max_new_tokens or context - len(prompt.tokens),
+            max_new_tokens=prepared.max_new_tokens or self._context - len(prompt.tokens),
             temperature=prepared.temperature,
             top_p=prepared.top_p,
             top_k=prepared.top_k,

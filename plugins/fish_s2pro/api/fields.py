@@ -44,8 +44,10 @@ class TTSRequest(BaseModel):
         list[dict[str, Any]],
         Field(description="Voices to clone: objects of audio (bytes, base64, a data: or an http(s) URL) and text."),
     ] = []
-    reference_id: Annotated[str | None, Field(description="Refused: this server stores no voices.")] = None
-    seed: Annotated[int | None, Field(ge=0, le=2**63 - 1)] = None
+    reference_id: Annotated[str | None, Field(description="Refused unless empty: this server stores no voices.")] = None
+    seed: Annotated[
+        int | None, Field(ge=-(2**63) + 1, le=2**63 - 1, description="A negative one counts as its absolute value.")
+    ] = None
     streaming: Annotated[
         bool | None,
         Field(

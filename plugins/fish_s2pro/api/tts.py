@@ -59,7 +59,7 @@ def core_fields(body: dict[str, Any], *, text: bool = False) -> tuple[dict[str, 
     if not isinstance(references, list):
         raise BadRequest("'references' must be a list of objects of 'audio' and 'text'", param="references")
     request = checked(TTSRequest, body, text=text)
-    if request.reference_id is not None:
+    if request.reference_id:
         raise BadRequest(
             "this server stores no voices, so 'reference_id' leads nowhere: send the voice itself in 'references', "
             "with every request; it is encoded once and then found by its content",
@@ -71,7 +71,7 @@ def core_fields(body: dict[str, Any], *, text: bool = False) -> tuple[dict[str, 
         "response_format": request.format,
         "sample_rate": request.sample_rate or "native",
         "stream": request.format != "wav" if request.streaming is None else request.streaming,
-        "seed": request.seed,
+        "seed": None if request.seed is None else abs(request.seed),
         "references": references,
         "chunk_length": request.chunk_length,
         "max_new_tokens": request.max_new_tokens,

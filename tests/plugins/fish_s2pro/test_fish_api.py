@@ -269,7 +269,7 @@ def test_wrong_fields_are_named(served) -> None:
         "latency": {"latency": "slow"},
         "repetition_penalty": {"repetition_penalty": 3},
         "max_new_tokens": {"max_new_tokens": "10"},
-        "seed": {"seed": -1},
+        "seed": {"seed": -(2**63)},
         "references": {"references": "voice.wav"},
         "references[0]": {"references": [1]},
         "references[0].audio": {"references": [{"audio": "not base64!", "text": "x"}]},
@@ -287,6 +287,11 @@ def test_wrong_fields_are_named(served) -> None:
         assert repr(param) in body["message"]
         assert body["error"]["message"] in body["message"]
         assert body["status"] == 400
+
+
+def test_an_empty_voice_id_and_a_negative_seed_mean_what_they_do_at_fish(served) -> None:
+    given = tts(served, text="Hello.", seed=7, max_new_tokens=6).content
+    assert tts(served, text="Hello.", seed=-7, reference_id="", max_new_tokens=6).content == given
 
 
 def test_text_over_the_limit_is_refused_by_fishs_name(served) -> None:

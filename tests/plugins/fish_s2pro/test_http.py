@@ -171,6 +171,14 @@ def test_a_long_text_in_a_small_cache_forgets_its_beginning(start, tools, model,
     refused(server, "max_new_tokens", "496", max_new_tokens=496)
 
 
+def test_a_batch_that_cannot_fit_is_refused_before_the_first_is_spoken(start) -> None:
+    server = start(sets=["ar.torch.kv_tokens=304"])
+    fields = {"chunk_length": 100, "stream": True, "response_format": "pcm"}
+    for words, param, word in ((7, "max_new_tokens", "at most"), (14, "input", "'chunk_length'")):
+        text = f"Short. {TEXT} " + "A long sentence has no end, " * words
+        refused(server, param, word, **fields, input=text, max_new_tokens=200)
+
+
 def test_a_long_text_is_never_cut_short(served) -> None:
     """Ten times the default chunk_length, at the default limits but for the frames."""
     text = " ".join([LONG] * 10)
