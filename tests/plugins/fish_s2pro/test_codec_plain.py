@@ -51,7 +51,7 @@ def test_decode() -> None:
     generator = torch.Generator().manual_seed(0)
     sizes = OTHER.quantizer.codebook_sizes
     codes = torch.stack([torch.randint(0, size, (90,), generator=generator) for size in sizes])
-    torch.testing.assert_close(decoder.decode(codes[None])[0], plain_decode(OTHER, codes), atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(decoder.decode(codes[None])[0], plain_decode(OTHER, codes), atol=1e-4, rtol=0.0)
 
 
 def test_encode_beyond_both_windows() -> None:

@@ -14,7 +14,8 @@ from fish_s2pro.codec.decoder import CodecDecoder
 from fish_s2pro.codec.loading import load_decoder, random_decoder
 from omni.codecs import StreamingDecoder
 
-EXACT = 1e-5
+EXACT = 1e-4
+"""Rounding, which depends on the processor, adds up to 1e-5; anything forgotten between chunks is far more."""
 """The reference's tiny checkpoint turns float noise of 1e-6 into 5e-5, ten times more than weights of usual size do;
 where it is used the tolerance is 1e-4."""
 

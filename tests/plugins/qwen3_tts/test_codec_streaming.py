@@ -15,7 +15,8 @@ from qwen3_tts.codec.decoder import CodecDecoder
 from qwen3_tts.codec.loading import load_decoder, random_decoder
 
 CPU = torch.device("cpu")
-EXACT = 1e-5
+EXACT = 1e-4
+"""Rounding, which depends on the processor, adds up to 1e-5; anything forgotten between chunks is far more."""
 FRAME = 1920
 
 
@@ -60,7 +61,7 @@ def test_chunks_equal_the_reference(tiny, golden, chunks: list[int]) -> None:
     codes = golden["codec.decode_codes_330"].t()
     found = stream(StreamingDecoder(tiny), codes, chunks)
     torch.testing.assert_close(
-        found[296 * FRAME :], golden["codec.decode_330_full_from_frame_296"], atol=2e-5, rtol=0.0
+        found[296 * FRAME :], golden["codec.decode_330_full_from_frame_296"], atol=EXACT, rtol=0.0
     )
     equal(found, whole_of(tiny, codes))
 
