@@ -9,8 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from omni.audio import mpeg, walks
+from omni.audio import boxes, mpeg, walks
+from omni.audio.memory import Budget, View
 from omni.audio.walks import Damaged
 
 # A size field of zero or at least this much, with less behind it, comes from a recorder that did not know
@@ -32,8 +34,8 @@ class Container:
 
     name: str
     demuxer: str
-    walk: Callable[[memoryview], Iterator[int]]
-    prepare: Callable[[memoryview], tuple[memoryview, int | None]]
+    walk: Callable[[Any], Iterator[int]]
+    prepare: Callable[[memoryview, Budget], tuple[View, int | None]]
     numbered: bool = False
 
 
@@ -60,10 +62,10 @@ def recognise(view: memoryview) -> Container | None:
     return None
 
 
-def _wav(view: memoryview) -> tuple[memoryview, None]:
+def _wav(view: memoryview, _: Budget) -> tuple[memoryview, None]:
     """``view`` up to the last whole block of samples. What follows them is not needed, but has to be chunks."""
     position, align, long_size = 12, 0, None
-    for _ in range(_MAX_CHUNKS):
+    for _chunk in range(_MAX_CHUNKS):
         if position + 8 > len(view):
             break
         tag, size = struct.unpack_from("<4sI", view, position)
@@ -110,12 +112,12 @@ def _refuse_samples_after(view: memoryview, position: int) -> None:
         if not (tag.isascii() and tag.decode("ascii").isprintable()):
             break
         position += 8 + size + size % 2
-    rest = bytes(view[position:])
-    if rest.count(0) < len(rest):
-        raise Damaged(f"its header promises fewer samples than there are: {len(rest)} bytes after them are no chunk")
+    rest = max(0, len(view) - position)
+    if mpeg.zeros(view, position) < rest:
+        raise Damaged(f"its header promises fewer samples than there are: {rest} bytes after them are no chunk")
 
 
-def _flac(view: memoryview) -> tuple[memoryview, int | None]:
+def _flac(view: memoryview, _: Budget) -> tuple[memoryview, int | None]:
     """Without tags around it; the 36-bit length in STREAMINFO (RFC 9639, section 8.2), zero when unknown."""
     view = view[mpeg.skip_tags(view, 0) : mpeg.tags_start(view)]
     if len(view) < 42:
@@ -123,18 +125,30 @@ def _flac(view: memoryview) -> tuple[memoryview, int | None]:
     return view, (int.from_bytes(view[21:26], "big") & (1 << 36) - 1) or None
 
 
-def _mp4(view: memoryview) -> tuple[memoryview, None]:
-    walks.mp4_samples(view)
+def _mp4(view: memoryview, budget: Budget) -> tuple[memoryview, None]:
+    boxes.check(view, budget)
+    return view, None
+
+
+def _mp3(view: memoryview, budget: Budget) -> tuple[View, None]:
+    return mpeg.without_tags(view, mpeg.mp3_frame, budget), None
+
+
+def _aac(view: memoryview, budget: Budget) -> tuple[View, None]:
+    return mpeg.without_tags(view, mpeg.adts_frame, budget), None
+
+
+def _as_it_is(view: memoryview, _: Budget) -> tuple[memoryview, None]:
     return view, None
 
 
 _WAV = Container("wav", "wav", walks.whole, _wav)
 _FLAC = Container("flac", "flac", walks.whole, _flac, numbered=True)
-_MP3 = Container("mp3", "mp3", mpeg.mp3, lambda view: (mpeg.without_tags(view, mpeg.mp3_frame), None))
-_AAC = Container("aac", "aac", mpeg.adts, lambda view: (mpeg.without_tags(view, mpeg.adts_frame), None))
-_OGG = Container("ogg", "ogg", walks.ogg, lambda view: (view, None))
-_MP4 = Container("mp4", "mov", walks.mp4, _mp4)
-_WEBM = Container("webm", "matroska", walks.matroska, lambda view: (view, None))
+_MP3 = Container("mp3", "mp3", mpeg.mp3, _mp3)
+_AAC = Container("aac", "aac", mpeg.adts, _aac)
+_OGG = Container("ogg", "ogg", walks.ogg, _as_it_is)
+_MP4 = Container("mp4", "mov", walks.whole, _mp4)
+_WEBM = Container("webm", "matroska", walks.matroska, _as_it_is)
 
 ACCEPTED = "wav, mp3, m4a/mp4/mov, ogg (Opus, Vorbis, FLAC), flac, webm/mkv (Opus, Vorbis) and aac (ADTS)"
 

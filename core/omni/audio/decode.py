@@ -9,7 +9,9 @@ promises more than is there, samples that are not numbers, no samples at all. A 
 length open (zero, or 0x7FFFF000 and more) is read to the end of the file. Encoder delay and padding are cut
 where the file states them and FFmpeg honours it: LAME tag, Opus pre-skip, edit list (start only).
 
-Memory is bounded by the block in flight, never by what a header claims.
+Memory is bounded by the block in flight and, for MP4, FFmpeg's index of at most 2**24 samples: never by what a
+header claims. Work is bounded by processor time from one packet to the next, and by Python's steps: nothing that
+grows with the file holds the interpreter.
 """
 
 from __future__ import annotations
@@ -90,10 +92,10 @@ class AudioReader:
         self._param, self._max_seconds, self._mono = param, max_seconds, mono
         self._seen, self._rate = 0, 1  # samples that were decoded; their rate, once it is known
         self._budget = Budget()
-        self._view, self._walk, self._walked = view, container.walk(view), 0
+        self._walked = 0
         with ExitStack() as cleanup:
             with self._typed_errors():
-                self._view, self._promised = container.prepare(view)
+                self._view, self._promised = container.prepare(view, self._budget)
                 cleanup.callback(self._view.release)
                 self._walk = container.walk(self._view)
                 self._file = cleanup.enter_context(self._open(container.demuxer))

@@ -1,28 +1,19 @@
-"""Follows the structure of Ogg, MP4 and Matroska and says where it is broken or cut off.
+"""Follows the structure of Ogg and Matroska and says where it is broken or cut off.
 
 Every walk is a generator over a read-only view of the file: it gives growing offsets up to which the file
-is whole, in steps of one page, box or block, so that checking keeps pace with decoding. It ends at the end
+is whole, in steps of one page or block, so that checking keeps pace with decoding. It ends at the end
 of the file or raises :class:`Damaged`.
 """
 
 from __future__ import annotations
 
-import re
 import struct
 import zlib
 from collections.abc import Iterator
 
-import numpy as np
-
 _MAX_OGG_STREAMS = 64
 # Ogg's CRC runs from the high bit down, zlib's from the low bit up: they agree on reversed bits.
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
-
-# The boxes with their version and flags, so that sound that spells a name is not taken for one.
-_SIZE_TABLE = re.compile(rb"stsz\0{4}(?=.{8})", re.DOTALL)
-_SAMPLE_COUNT = re.compile(
-    rb"stsz\0{4}.{4}(.{4})|stz2\0{4}\0\0\0[\x04\x08\x10](.{4})|trun[\0\1]\0[\x00-\x0f][\0\1\4\5](.{4})", re.DOTALL
-)
 
 _SEGMENT, _CLUSTER = 0x18538067, 0x1F43B675
 _BLOCKS = (0xA3, 0xA0)  # SimpleBlock, BlockGroup
@@ -72,50 +63,6 @@ def ogg(view: memoryview) -> Iterator[int]:
             raise Damaged(f"it has more than {_MAX_OGG_STREAMS} logical streams")
         position += size
         yield position
-
-
-def mp4(view: memoryview) -> Iterator[int]:
-    """Top-level boxes (ISO 14496-12, section 4.2): every one fits into the file, and the samples that the
-    index lists fit into the mdat boxes."""
-    position, end, payload = 0, len(view), 0
-    while position < end:
-        if position + 8 > end:
-            raise cut("a box", position)
-        size, tag = struct.unpack_from(">I4s", view, position)
-        if size == 1 and position + 16 <= end:
-            (size,) = struct.unpack_from(">Q", view, position + 8)
-        elif size == 0:
-            size = end - position
-        if size < 8:
-            raise Damaged(f"there is no box at byte {position}")
-        if position + size > end:
-            raise cut(f"the {tag.decode('ascii', 'replace')!r} box", position)
-        position += size
-        payload += size if tag == b"mdat" else 0
-        yield position
-    listed = sum(_listed_bytes(view, match) for match in _SIZE_TABLE.finditer(view))
-    if listed > payload:
-        raise Damaged(f"its index lists {listed} bytes of samples, {payload} are there")
-
-
-def _listed_bytes(view: memoryview, match: re.Match[bytes]) -> int:
-    size, count = struct.unpack_from(">II", view, match.end())
-    if size:
-        return int(size * count)
-    table = view[match.end() + 8 : match.end() + 8 + 4 * count]
-    return int(np.frombuffer(table[: len(table) // 4 * 4], ">u4").sum(dtype=np.int64))
-
-
-def mp4_samples(view: memoryview) -> None:
-    """Refuses sample tables (stsz, stz2) and runs (trun) that claim more samples than the file has room for.
-
-    FFmpeg allocates an index entry for each claimed sample. A table that states one size for all samples, or
-    a run that states none, takes no bytes of its own to claim billions. Two bytes a sample is the least that
-    occurs (PCM).
-    """
-    claimed = sum(int.from_bytes(match[1] or match[2] or match[3], "big") for match in _SAMPLE_COUNT.finditer(view))
-    if claimed > max(len(view) // 2, 64):
-        raise Damaged(f"it claims {claimed} samples, more than it has room for")
 
 
 def _vint(view: memoryview, position: int, keep_marker: bool) -> tuple[int, int]:

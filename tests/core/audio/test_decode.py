@@ -283,3 +283,8 @@ def test_max_seconds_is_found_without_decoding_the_rest(make_wav):
     with open_audio(file, max_seconds=20) as reader, pytest.raises(BadRequest, match="limit of 20 s"):
         blocks.extend(reader)
     assert sum(map(len, blocks)) <= 20 * 16000
+
+
+def test_telephone_sound_in_a_mov_has_a_sample_a_byte(make_file, make_tone):
+    sound = make_tone(8000, 2)
+    assert np.abs(decode(make_file("mov", "pcm_mulaw", sound, 8000, "s16"), 8000) - sound).max() < 0.02
