@@ -37,6 +37,7 @@ class RecipeConfig:
             stages = ", ".join(s.name for s in self.recipe.stages)
             raise ConfigError(
                 f"{source}: {path!r}: recipe {self.recipe.name!r} has no stage {head!r}; it has: {stages}"
+                f"{self.recipe.hint()}"
             )
         text = self._text_setting(path)
         if text is not None:
@@ -169,9 +170,9 @@ def configure(
     for served, values in (file or {}).items():
         if values is not None and not isinstance(values, Mapping):
             raise ConfigError(f"{file_name}: recipe {served!r} takes a mapping of settings")
-        if served in configs:
+        if (config := _named(configs, str(served))) is not None:
             for key, value in (values or {}).items():
-                configs[served].set(str(key), value, file_name)
+                config.set(str(key), value, file_name)
     for text in sets:
         target, path, value = parse_set(text)
         for config in _targets(configs, target, path, f"--set {text!r}"):
@@ -186,11 +187,17 @@ def configure(
     return list(configs.values())
 
 
+def _named(configs: Mapping[str, RecipeConfig], name: str) -> RecipeConfig | None:
+    """The one of a recipe's name or alias."""
+    return configs.get(name) or next((c for c in configs.values() if name in c.recipe.aliases), None)
+
+
 def _targets(configs: Mapping[str, RecipeConfig], name: str | None, path: str, what: str) -> Sequence[RecipeConfig]:
     if name is not None:
-        if name not in configs:
+        config = _named(configs, name)
+        if config is None:
             raise ConfigError(f"{what}: recipe {name!r} is not served; served are: {', '.join(configs)}")
-        return [configs[name]]
+        return [config]
     head = path.split(".")[0]
     if head in RESERVED and head != "weights":
         return list(configs.values())
@@ -206,4 +213,5 @@ def _targets(configs: Mapping[str, RecipeConfig], name: str | None, path: str, w
         hint = "--weights RECIPE=SOURCE" if head == "weights" else f"--set RECIPE/{path}=…"
         raise ConfigError(f"{what}: fits several recipes ({names}); write {hint}")
     stages = ", ".join(s.name for config in configs.values() for s in config.recipe.stages)
-    raise ConfigError(f"{what}: no served recipe has a stage {head!r}; there are: {stages}")
+    hints = "".join(config.recipe.hint() for config in configs.values())
+    raise ConfigError(f"{what}: no served recipe has a stage {head!r}; there are: {stages}{hints}")

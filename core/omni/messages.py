@@ -113,13 +113,15 @@ class Segment(msgspec.Struct, kw_only=True):
 
 class TranscriptChunk(Message):
     """Output of a transcription recipe. The ``text`` of all chunks, joined as it is, is the transcript;
-    ``segments`` are complete ones. ``duration`` (seconds of the file) may come with any chunk."""
+    ``segments`` are complete ones. ``duration`` (seconds of the file) may come with any chunk. ``finish_reason`` comes
+    with the last text: ``length`` where a limit cut the text of any part of the file, else ``stop``."""
 
     text: str = ""
     segments: list[Segment] = msgspec.field(default_factory=list)
     language: str | None = None
     duration: float | None = None
     usage: Usage | None = None
+    finish_reason: str | None = None
 
 
 def _is_tensor(obj: Any) -> bool:

@@ -155,11 +155,21 @@ class Plugins:
         return self._owners[recipe]
 
     def recipe(self, name: str) -> Recipe:
-        try:
+        """The recipe of a name or of an alias.
+
+        Raises:
+            ModelNotFound: there is none; lists those that there are.
+            ConfigError: several have the alias.
+        """
+        if name in self._recipes:
             return self._recipes[name]
-        except KeyError:
+        found = [recipe for recipe in self._recipes.values() if name in recipe.aliases]
+        if len(found) > 1:
+            raise ConfigError(f"several recipes are called {name!r}: {', '.join(recipe.name for recipe in found)}")
+        if not found:
             known = ", ".join(sorted(self._recipes)) or "none"
-            raise ModelNotFound(f"there is no recipe {name!r}; there are: {known}", param="recipe") from None
+            raise ModelNotFound(f"there is no recipe {name!r}; there are: {known}", param="recipe")
+        return found[0]
 
     def engines(self) -> dict[str, str]:
         return dict(self._registries["omni_engines"])

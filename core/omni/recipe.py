@@ -85,11 +85,15 @@ class Speech(_Frozen):
 
 
 class Transcription(_Frozen):
-    """Audio in, text out. ``languages`` are ISO 639-1 codes (None: any); one language means no detection."""
+    """Audio in, text out. ``languages`` are ISO 639-1 codes (None: any); one language means no detection.
+
+    ``timestamps`` says which times there are; ``timestamp_languages`` of which of the languages (None: of all).
+    """
 
     kind: Literal["transcription"] = "transcription"
     languages: tuple[str, ...] | None = None
     timestamps: tuple[Literal["segment", "word"], ...] = ()
+    timestamp_languages: tuple[str, ...] | None = None
     prompt: bool = False
     temperature: bool = False
     seed: bool = False
@@ -150,7 +154,8 @@ class Recipe(_Frozen):
 
     ``default`` recipes are what ``omni launch`` serves when none is named. ``task`` is what the declared weights do;
     where others may do more or less, ``task_of`` names a function ``(recipe, folder or None) -> task`` that reads from
-    the weights at hand what they can.
+    the weights at hand what they can. ``variants`` name recipes of the same plugin that do more than this one: errors
+    about what this one lacks name them.
     """
 
     name: Annotated[str, Field(pattern=_NAME)]
@@ -166,6 +171,7 @@ class Recipe(_Frozen):
     samples: ImportPath | None = None
     default: bool = False
     task_of: ImportPath | None = None
+    variants: tuple[str, ...] = ()
 
     @model_validator(mode="after")
     def _graph(self) -> Recipe:
@@ -208,6 +214,10 @@ class Recipe(_Frozen):
         found: dict[str | None, Weights | None] = {None: self.weights}
         found |= {stage.name: stage.weights for stage in self.stages if stage.weights is not None}
         return found
+
+    def hint(self) -> str:
+        """What to look at where this recipe lacks something, to put behind an error; empty without variants."""
+        return f" (see the recipe {' or '.join(map(repr, self.variants))})" if self.variants else ""
 
     def stage(self, name: str) -> StageSpec:
         return next(s for s in self.stages if s.name == name)

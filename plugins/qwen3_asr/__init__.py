@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from omni import Recipe, StageSpec, Transcription, Weights, hookimpl
-from qwen3_asr.languages import NAMES
+from qwen3_asr.languages import ALIGNED, NAMES
 
 _LICENSE = "Apache-2.0"
 _FILES = ("*.json", "merges.txt", "*.safetensors")
 _SIZES = {"0.6b": "Qwen/Qwen3-ASR-0.6B", "1.7b": "Qwen/Qwen3-ASR-1.7B"}
+_TIMES = "-timestamps"
 _ALIGNER = Weights("Qwen/Qwen3-ForcedAligner-0.6B", allow=_FILES)
 
 
@@ -39,6 +40,7 @@ def _task(*, times: bool = False) -> Transcription:
     return Transcription(
         languages=tuple(NAMES),
         timestamps=("segment", "word") if times else (),
+        timestamp_languages=ALIGNED if times else None,
         prompt=True,
         temperature=True,
         seed=True,
@@ -47,17 +49,24 @@ def _task(*, times: bool = False) -> Transcription:
 
 
 def _recipe(size: str, repo: str, *, times: bool) -> Recipe:
+    name = f"qwen3-asr-{size}"
     return Recipe(
-        name=f"qwen3-asr-{size}-timestamps" if times else f"qwen3-asr-{size}",
+        name=name + _TIMES if times else name,
         summary=f"Speech recognition in 30 languages, {size.upper()}" + (", with times of words" if times else ""),
         license=_LICENSE,
-        aliases=() if times else (repo, repo.partition("/")[2]),
+        aliases=_timed_aliases(size) if times else (repo, repo.partition("/")[2]),
+        variants=() if times else (name + _TIMES,),
         task=_task(times=times),
         weights=Weights(repo, allow=_FILES),
         stages=_stages(times=times),
         samples="qwen3_asr.samples:samples",
         extra="qwen",
     )
+
+
+def _timed_aliases(size: str) -> tuple[str, ...]:
+    """The smallest is what one gets who names no size."""
+    return ("qwen3-asr" + _TIMES,) if size == next(iter(_SIZES)) else ()
 
 
 @hookimpl

@@ -11,7 +11,7 @@ from pydantic import Field
 from omni import BadRequest, Preprocess, PreprocessOptions, Transcription, TranscriptionRequest
 from omni.audio import AudioSpan, open_audio
 from qwen3_asr.features import SAMPLE_RATE, SHORTEST, log_mel
-from qwen3_asr.languages import NAMES
+from qwen3_asr.languages import ALIGNED, NAMES, no_times
 from qwen3_asr.messages import Span
 from qwen3_asr.params import Params
 from qwen3_asr.spans import QuietSplitter
@@ -43,6 +43,8 @@ class Audio(Preprocess[TranscriptionRequest, Span]):
                 param="language",
                 code="unsupported_language",
             )
+        if item.timestamps and item.language is not None and item.language not in ALIGNED:
+            raise no_times(item.language)
         return self._spans(item, params)
 
     def _spans(self, item: TranscriptionRequest, params: Params) -> Iterator[Span]:
@@ -60,6 +62,7 @@ class Audio(Preprocess[TranscriptionRequest, Span]):
                 seed=None if item.seed is None else item.seed + position,
                 max_new_tokens=params.max_new_tokens,
                 timed=timed,
+                words="word" in item.timestamps,
             )
 
     def _cut(self, item: TranscriptionRequest, timed: bool) -> Iterator[AudioSpan]:

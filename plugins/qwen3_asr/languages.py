@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from omni import BadRequest
+
 NAMES = {
     "zh": "Chinese",
     "en": "English",
@@ -29,19 +31,38 @@ NAMES = {
     "fi": "Finnish",
     "pl": "Polish",
     "cs": "Czech",
-    "tl": "Filipino",
+    "fil": "Filipino",
     "fa": "Persian",
     "el": "Greek",
     "ro": "Romanian",
     "hu": "Hungarian",
     "mk": "Macedonian",
 }
-"""ISO 639-1, and 639-3 for Cantonese; ``tl`` is also the code for Filipino."""
+"""ISO 639-1; of Cantonese and Filipino, which have none, ISO 639-3 and 639-2."""
+
+ALIGNED = ("zh", "en", "yue", "fr", "de", "it", "ja", "ko", "pt", "ru", "es")
+"""Languages in which the forced aligner was trained to give times."""
 
 _CODES = {name: code for code, name in NAMES.items()}
 
-WITHOUT_SPACES = frozenset(("zh", "yue", "ja", "th"))
+WITHOUT_SPACES = frozenset(("zh", "yue", "ja"))
 """Languages that put no space between sentences."""
+
+
+def no_times(code: str, *, heard: bool = False) -> BadRequest:
+    """Times were asked for in a language outside of :data:`ALIGNED`. ``heard``: the model found it, nobody named it."""
+    known = f"the aligner knows: {', '.join(ALIGNED)}"
+    if heard:
+        return BadRequest(
+            f"'timestamp_granularities': {NAMES[code]} ({code!r}) was heard, whose words get no times; {known}",
+            param="timestamp_granularities",
+            code="unsupported_language",
+        )
+    return BadRequest(
+        f"there are no times ('timestamp_granularities', srt, vtt) for the language {code!r} ({NAMES[code]}); {known}",
+        param="language",
+        code="unsupported_language",
+    )
 
 
 def normalise(name: str) -> str:

@@ -13,8 +13,9 @@ class Span(Message):
     """A stretch of the file, ``start`` and ``seconds`` of it in seconds; spans follow each other without gaps.
 
     ``mel``: float32 ``(bands, frames)``. ``language``: ISO code, None for detection. ``prompt``: context before the
-    audio. ``max_new_tokens``: None for as many as the span can hold. ``timed``: times were asked for. ``written``: how
-    the answer begins, of a live transcript (:mod:`qwen3_asr.live`); then all that is written comes out as it is.
+    audio. ``max_new_tokens``: None for as many as the span can hold. ``timed``: times were asked for, and ``words``:
+    those of words. ``written``: how the answer begins, of a live transcript (:mod:`qwen3_asr.live`); then all that is
+    written comes out as it is.
     """
 
     position: int
@@ -28,6 +29,7 @@ class Span(Message):
     seed: int | None = None
     max_new_tokens: int | None = None
     timed: bool = False
+    words: bool = False
     written: str | None = None
 
 
@@ -44,13 +46,16 @@ class Encoded(Message):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """Of a span that is written to its end: where it is in the file, and its ``text`` once more as a whole."""
+    """Of a span that is written to its end: where it is in the file, and its ``text`` once more as a whole. ``cut``: a
+    limit ended it."""
 
     last: bool
     start: float
     seconds: float
     text: str
-    timed: bool
+    timed: bool = False
+    words: bool = False
+    cut: bool = False
 
 
 class Piece(Message):
@@ -69,8 +74,8 @@ class Spoken(Piece):
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """A word as it is timed: characters ``begin`` to ``end`` of the span's text without what is no letter or number;
-    ``start`` and ``stop`` in seconds from the start of the span."""
+    """A word: characters ``begin`` to ``end`` of the span's text, and ``word``, what of them the aligner gets: letters
+    and numbers. ``start`` and ``stop`` in seconds from the start of the span."""
 
     word: str
     begin: int

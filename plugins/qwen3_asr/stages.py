@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeGuard
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from omni.engines.base import Prompt, SamplingParams, StepOutput
 from omni.engines.torch import LayerStack
 from qwen3_asr.aligner import prompt_ids
 from qwen3_asr.deltas import Deltas, Raw
-from qwen3_asr.languages import NAMES, code_of
+from qwen3_asr.languages import ALIGNED, NAMES, code_of, no_times
 from qwen3_asr.loader import load_aligner, load_encoder, open_aligner, random_encoder
 from qwen3_asr.messages import Aligned, Encoded, Ending, Mel, Span, Spoken
 from qwen3_asr.model import AUDIO, AsrModel
@@ -210,13 +210,14 @@ class Recogniser(AR[Joined, Spoken]):
                 yield Spoken(position=span.position, text=text, language=state.language)
             return
         text += deltas.push(state.decoder.finish()) + deltas.finish()
-        if step.finish_reason == "length" and span.max_new_tokens is None:
+        cut = step.finish_reason == "length"
+        if cut and span.max_new_tokens is None:
             log.warning("%.1f s from %.1f s on: the model wrote without end", span.seconds, span.start)
         yield Spoken(
             position=span.position,
             text=text,
             language=state.language,
-            ending=Ending(span.last, span.start, span.seconds, deltas.text, span.timed),
+            ending=Ending(span.last, span.start, span.seconds, deltas.text, span.timed, span.words, cut),
             usage=Usage(step.prompt_tokens, state.tokens),
         )
 
@@ -251,26 +252,35 @@ class AlignerStage(Encoder[Joined, Aligned]):
     def key(self, item: Joined) -> None:
         return None
 
-    def encode(self, batch: Sequence[Joined]) -> Sequence[Aligned]:
-        results = [self._empty(item) for item in batch]
-        wanted = [i for i, result in enumerate(results) if result.units]
+    def encode(self, batch: Sequence[Joined]) -> Sequence[Aligned | BadRequest]:
+        results = [self._untimed(item) for item in batch]
+        wanted = [(item, result) for item, result in zip(batch, results, strict=True) if _has_units(result)]
         if not wanted:
             return results
         config = self._config
-        audio = self._encoder.encode([batch[i].parts[SPANS].mel for i in wanted])
+        audio = self._encoder.encode([item.parts[SPANS].mel for item, _ in wanted])
         prompts = [
-            prompt_ids(self._tokenizer, config.timestamp_id, [unit.word for unit in results[i].units], len(embeds))
-            for i, embeds in zip(wanted, audio, strict=True)
+            prompt_ids(self._tokenizer, config.timestamp_id, [unit.word for unit in result.units], len(embeds))
+            for (_, result), embeds in zip(wanted, audio, strict=True)
         ]
-        for i, logits in zip(wanted, self._model.timestamp_logits(prompts, audio), strict=True):
+        for (_, result), logits in zip(wanted, self._model.timestamp_logits(prompts, audio), strict=True):
             stamps = (logits.argmax(-1).double() * config.timestamp_ms).tolist()
-            results[i].units = timed(results[i].units, [int(stamp) for stamp in stamps])
+            result.units = timed(result.units, [int(stamp) for stamp in stamps])
         return results
 
     @staticmethod
-    def _empty(item: Joined) -> Aligned:
-        """The units of a span, without times yet."""
+    def _untimed(item: Joined) -> Aligned | BadRequest:
+        """The units of a span, without times yet: none in a language that the aligner does not know, of which there are
+        no words to be had either."""
         text: SpanText = item.parts[TEXTS]
-        asked = text.ending.timed
-        units = split_units(text.ending.text, text.language) if asked else []
-        return Aligned(position=text.position, units=units, ending=text.ending, asked=asked)
+        ending, language = text.ending, text.language
+        unknown = language is not None and language not in ALIGNED
+        if ending.words and ending.text and unknown:
+            assert language is not None
+            return no_times(language, heard=True)
+        units = split_units(ending.text, language) if ending.timed and not unknown else []
+        return Aligned(position=text.position, units=units, ending=ending, asked=ending.timed)
+
+
+def _has_units(result: Aligned | BadRequest) -> TypeGuard[Aligned]:
+    return isinstance(result, Aligned) and bool(result.units)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -16,7 +17,17 @@ _SNAPPED = 2
 """Outliers in a row that take the time of a neighbour; more are spread between both."""
 _PAUSE = 1.0
 """Seconds of silence after which a new segment begins."""
-_ENDS = frozenset("!?。！？…")
+_FULL_ENDS = frozenset("。！？｡")
+"""What ends a sentence without a space after it."""
+_ENDS = frozenset(".!?…؟।॥")
+_QUOTES = frozenset("\"'")
+_TITLES = frozenset(
+    (
+        *("Dr", "Dra", "Mr", "Mrs", "Ms", "Prof", "St", "Sr", "Sra", "Srta", "Jr", "Mme", "Mlle", "Hr", "Fr", "Nr"),
+        *("Gen", "Col", "Lt", "Sgt", "Capt", "Rev", "Gov", "Sen", "Sig", "Dott", "Ing", "Mt", "vs", "ca", "bzw"),
+    )
+)
+"""Words whose point ends no sentence, as they are written."""
 
 
 def repair(stamps: Sequence[int]) -> list[int]:
@@ -79,21 +90,53 @@ def segments(text: str, units: Sequence[Unit], start: float, seconds: float) -> 
 
     if not units:
         return [Segment(start=round(start, 3), end=end, text=text)] if text else []
-    cuts = [i for i in range(1, len(units)) if _parts(text, units[i - 1], units[i])]
+    cuts = [(i, at) for i in range(1, len(units)) if (at := _cut(text, units[i - 1], units[i])) is not None]
     found = []
-    for first, last in pairwise([0, *cuts, len(units)]):
-        own = units[first:last]
-        begin = units[first].begin if first else 0
-        stop = units[last].begin if last < len(units) else len(text)
-        words = [Word(unit.word, place(unit.start), place(unit.stop)) for unit in own]
+    for (first, begin), (last, stop) in pairwise([(0, 0), *cuts, (len(units), len(text))]):
+        words = [Word(text[u.begin : u.end], place(u.start), place(u.stop)) for u in units[first:last]]
         found.append(Segment(start=words[0].start, end=words[-1].end, text=text[begin:stop].strip(), words=words))
     return found
 
 
-def _parts(text: str, one: Unit, other: Unit) -> bool:
-    """Whether a segment ends between two units."""
-    between = text[one.end : other.begin]
-    if other.start - one.stop >= _PAUSE or not _ENDS.isdisjoint(between):
+def _cut(text: str, one: Unit, other: Unit) -> int | None:
+    """Where the segment of ``other`` begins in the text: before what opens it. None: it goes on after ``one``."""
+    at = other.begin
+    while True:
+        before = len(text[one.end : at].rstrip()) + one.end
+        if before == one.end or not _opens(text, before - 1):
+            break
+        at = before - 1
+    return at if other.start - one.stop >= _PAUSE or _ends(text, one, at, other.begin) else None
+
+
+def _opens(text: str, place: int) -> bool:
+    """Whether a character belongs to what follows: a bracket, an opening quotation mark, the dash of a speaker."""
+    character = text[place]
+    category = unicodedata.category(character)
+    if category == "Ps" or character in "¿¡":
         return True
-    # A point also stands in abbreviations.
-    return ". " in between and not text[other.begin].islower()
+    # Languages open with marks that others close with, so where the white space is decides.
+    space = [beside.isspace() or not beside for beside in (text[:place][-1:], text[place + 1 : place + 2])]
+    if category == "Pd":
+        return space[0]
+    if category not in ("Pi", "Pf") and character not in _QUOTES:
+        return False
+    return space[0] if space[0] != space[1] else category == "Pi"
+
+
+def _ends(text: str, one: Unit, at: int, following: int) -> bool:
+    """Whether what stands between ``one`` and ``at``, where something else is opened, ends a sentence."""
+    closed = text[one.end : at].rstrip()
+    while closed and (unicodedata.category(closed[-1]) in ("Pe", "Pf", "Pi") or closed[-1] in _QUOTES):
+        closed = closed[:-1].rstrip()
+    last = closed[-1:]
+    if last in _FULL_ENDS:
+        return bool(last)
+    glued = at == following and not text[at - 1].isspace()
+    if last not in _ENDS or glued or text[following].islower():
+        return False
+    word = text[one.begin : one.end]
+    # A point also stands in abbreviations, after initials and after ordinal numbers.
+    return closed != "." or not (
+        word in _TITLES or "." in word or (len(word) == 1 and word.isalpha()) or (len(word) < 3 and word.isdigit())
+    )

@@ -41,12 +41,13 @@ class Progress(msgspec.Struct):
     begun: bool = False
     spoken: bool = False
     awaits_times: bool = False
+    cut: bool = False
     languages: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 class Transcript(Aggregator[Piece, TranscriptChunk, Progress]):
-    """Gives text as it is written, segments as they are aligned, and with the last span the duration and the language:
-    that of most of the file, where it has several."""
+    """Gives text as it is written, segments as they are aligned, and with the last span the duration, why the text ends
+    (``length`` where any span was cut) and the language: that of most of the file, where it has several."""
 
     def open(self) -> Progress:
         return Progress()
@@ -72,15 +73,18 @@ class Transcript(Aggregator[Piece, TranscriptChunk, Progress]):
             state.begun = False
             state.complete = ending.last
             state.awaits_times = state.awaits_times or ending.timed
+            state.cut = state.cut or ending.cut
             if item.language is not None:
                 state.languages[item.language] += max(1, round(ending.seconds))
         if not text and ending is None:
             return
+        end = ending if ending is not None and ending.last else None
         yield TranscriptChunk(
             text=text,
             language=next((language for language, _ in state.languages.most_common(1)), None),
-            duration=ending.start + ending.seconds if ending is not None and ending.last else None,
+            duration=None if end is None else end.start + end.seconds,
             usage=item.usage,
+            finish_reason=None if end is None else "length" if state.cut else "stop",
         )
 
     @staticmethod

@@ -38,11 +38,11 @@ def parse(raw: str | None, language: str | None = None) -> tuple[str, str]:
 
 
 def language_in(before: str) -> str:
-    """The language in what comes before the tag of the text."""
+    """The language in what comes before the tag of the text: in the first line that names one."""
     if "language none" in before.lower():
         return ""
     for line in before.splitlines():
-        word, _, name = line.strip().partition(" ")
-        if word.lower() == "language":
+        word, space, name = line.strip().partition(" ")
+        if space and word.lower() == "language":
             return normalise(name)
     return ""

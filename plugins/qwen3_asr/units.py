@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,18 +21,20 @@ _IDEOGRAPHS = (
     (0x2F800, 0x2FA1F),
 )
 _KANA = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x30FC, 0x30FC), (0x31F0, 0x31FF))
+_VOICED = "\uff9e\uff9f"
+"""Half-width marks that NFKC joins with the kana before them."""
 
 
 def split_units(text: str, language: str | None) -> list[Unit]:
     """The units of ``text`` in ``language`` (ISO code), without times.
 
-    Words between white space, of which letters, numbers and the apostrophe ' are kept; every ideograph is a unit of its
-    own. Japanese falls into the words of nagisa where that is installed, else into characters.
+    Words between white space, of which letters, numbers and the apostrophe ' are given to the aligner; every ideograph
+    is a unit of its own. Japanese falls into the words of nagisa where that is installed, else into characters.
     """
-    if language == "ja":
-        tagger = nagisa()
-        return list(_by_character(text) if tagger is None else _of_words(text, tagger.tagging(text).words))
-    return list(_by_space(text))
+    if language != "ja":
+        return list(_by_space(text))
+    tagger = nagisa()
+    return list(_by_character(text)) if tagger is None else _of_words(text, tagger.tagging(text).words)
 
 
 @cache
@@ -75,17 +77,42 @@ def _by_character(text: str) -> Iterator[Unit]:
 
 def _unit(text: str, places: list[int]) -> Iterator[Unit]:
     if places:
-        yield Unit("".join(text[place] for place in places), places[0], places[-1] + 1)
+        yield Unit("".join(text[place] for place in places), places[0], _with_marks(text, places[-1] + 1))
 
 
-def _of_words(text: str, words: Iterable[str]) -> Iterator[Unit]:
-    """Words that somebody else found, where they are in the text; he may have normalised some of them."""
-    at = 0
-    for word in words:
-        cleaned = "".join(filter(_kept, word))
-        if not cleaned:
-            continue
-        found = text.find(cleaned, at)
-        begin, end = (found, found + len(cleaned)) if found >= 0 else (at, at)
+def _with_marks(text: str, end: int) -> int:
+    """The end of what ends at ``end``, with the accents and vowel signs that belong to its last character."""
+    while end < len(text) and unicodedata.category(text[end])[0] == "M":
+        end += 1
+    return end
+
+
+def _of_words(text: str, words: Sequence[str]) -> list[Unit]:
+    """Words that somebody else found, where they are in the text. He may have normalised it (NFKC); words that share a
+    character of the text are one, and where his words are not the text's, its characters are the units."""
+    places: dict[int, tuple[int, int]] = {}  # from a place in what was normalised to the ends before and after it
+    normal, at = "", 0
+    while at < len(text):
+        end = _with_marks(text, at + 1)
+        while end < len(text) and text[end] in _VOICED:
+            end += 1
+        made = _clean(text[at:end])
+        if made:
+            places[len(normal)] = (places.get(len(normal), (0, at))[0], at)
+            normal += made
+            places[len(normal)] = (end, end)
         at = end
-        yield Unit(cleaned, begin, end)
+    units: list[Unit] = []
+    begun = done = 0
+    for word in words:
+        done += len(_clean(word))
+        if done in places and done > begun:
+            units.append(Unit(normal[begun:done], places[begun][1], places[done][0]))
+            begun = done
+    if begun != len(normal) or "".join(map(_clean, words)) != normal:
+        return list(_by_character(text))
+    return units
+
+
+def _clean(text: str) -> str:
+    return "".join(filter(_kept, unicodedata.normalize("NFKC", text)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -31,8 +31,8 @@ class Recognised(Message):
     """What is said in one :class:`Span`; times of ``segments`` in seconds from the start of the span.
 
     ``positions``: how many 20 ms of speech were read, plus the tokens of the prompt; ``tokens``: how many were
-    written. ``language`` is None where nobody speaks and none was asked for.
-    """
+    written. ``language`` is None where nobody speaks and none was asked for. ``cut``: the model would have
+    written more."""
 
     position: int
     last: bool
@@ -42,6 +42,7 @@ class Recognised(Message):
     segments: list[Segment]
     positions: int
     tokens: int
+    cut: bool = False
 
 
 _WHISPERS_OWN = {"jv": "jw", "nb": "no"}
@@ -135,13 +136,24 @@ class Recognition(Encoder[Span, Recognised]):
             word_timestamps=span.words,
         )
         kept = [{"start": start, "end": end} for start, end in span.kept]
-        segments = [_segment(segment) for segment in self._restore(found, kept, SAMPLE_RATE)]
+        heard = list(self._restore(found, kept, SAMPLE_RATE))
+        segments = [_segment(segment) for segment in heard]
         read = -(-len(span.samples) // _POSITION) + prompt_tokens
         told = span.language or _ISO.get(language, language)
-        return self._result(span, told, segments, read, sum(len(s.tokens) for s in segments))
+        return self._result(span, told, segments, read, sum(len(s.tokens) for s in segments), cut=self._is_cut(heard))
+
+    def _is_cut(self, heard: Sequence[Any]) -> bool:
+        """Whether the model's limit, half of its context, ended the text of a window. Where a window has times inside,
+        the library takes what is complete and hears the rest again; so only one without them comes to the limit."""
+        windows: Counter[int] = Counter()
+        for segment in heard:
+            windows[segment.seek] += len(segment.tokens)
+        return any(count >= self._model.max_length // 2 for count in windows.values())
 
     @staticmethod
-    def _result(span: Span, language: str | None, segments: list[Segment], read: int, tokens: int) -> Recognised:
+    def _result(
+        span: Span, language: str | None, segments: list[Segment], read: int, tokens: int, *, cut: bool = False
+    ) -> Recognised:
         return Recognised(
             position=span.position,
             last=span.last,
@@ -151,6 +163,7 @@ class Recognition(Encoder[Span, Recognised]):
             segments=segments,
             positions=read,
             tokens=tokens,
+            cut=cut,
         )
 
     def _check_prompt(self, prompt: str | None) -> int:

@@ -22,6 +22,7 @@ class Progress(msgspec.Struct):
     time: float = 0.0
     language: str | None = None
     spoken: bool = False
+    cut: bool = False
 
 
 class Transcript(Aggregator[Recognised, TranscriptChunk, Progress]):
@@ -35,6 +36,7 @@ class Transcript(Aggregator[Recognised, TranscriptChunk, Progress]):
             raise StageFailed(f"span {item.position} came where {state.count} was expected")
         state.count += 1
         state.complete = item.last
+        state.cut = state.cut or item.cut
         state.language = state.language or item.language
         segments = [self._absolute(state, item, segment) for segment in item.segments]
         text = self._text(state, item)
@@ -46,6 +48,7 @@ class Transcript(Aggregator[Recognised, TranscriptChunk, Progress]):
             language=state.language,
             duration=item.start + item.seconds if item.last else None,
             usage=Usage(input_tokens=item.positions, output_tokens=item.tokens),
+            finish_reason=None if not item.last else "length" if state.cut else "stop",
         )
 
     def result(self, state: Progress) -> Iterable[TranscriptChunk]:

@@ -110,6 +110,21 @@ def test_settings_that_fit_nothing_are_errors_that_say_so(text: str, words: str)
     assert "--set" in caught.value.message
 
 
+def test_a_recipe_names_the_one_that_has_more_stages() -> None:
+    less = VOICE.model_copy(update={"variants": ("voice-and-more",)})
+    for text in ("aligner.weights=x", "voice/aligner.weights=x"):
+        with pytest.raises(ConfigError, match=r"\(see the recipe 'voice-and-more'\)"):
+            configure([less], sets=[text])
+
+
+def test_settings_may_name_a_recipe_by_an_alias() -> None:
+    known = VOICE.model_copy(update={"aliases": ("speaker", "owner/speaker")})
+    file = {"speaker": {"text": {"a": 1}}}
+    (config,) = configure([known], file=file, sets=["owner/speaker/text.b=2"], weights=["speaker=folder"])
+    assert config.options("text") == {"a": 1, "b": 2}
+    assert config.text("weights") == "folder"
+
+
 def test_a_setting_goes_to_the_one_recipe_that_has_the_stage() -> None:
     voice, ears = configure([VOICE, EARS], sets=["decode.beam=5", "vocoder.device=x", "ears/text.a=1"])
     assert ears.options("decode") == {"beam": 5}

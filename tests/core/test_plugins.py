@@ -135,6 +135,16 @@ def test_an_unknown_recipe_lists_what_there_is(load: Load) -> None:
         plugins.recipe("c")
 
 
+def test_a_recipe_is_found_by_an_alias(load: Load) -> None:
+    named = RECIPE.format(recipes="one('a').model_copy(update={'aliases': ('x', 'b', 'y')}), one('b')")
+    more = RECIPE.format(recipes="one('c').model_copy(update={'aliases': ('y',)})")
+    plugins = load(one=named, two=more)
+    assert plugins.recipe("x").name == "a"
+    assert plugins.recipe("b").name == "b", "a name comes before an alias"
+    with pytest.raises(ConfigError, match="several recipes are called 'y': a, c"):
+        plugins.recipe("y")
+
+
 COMMAND = """
 import click
 from omni import hookimpl

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from omni.errors import BadRequest
 from omni.server.errors import shown
 
-# ISO 639-1, and two codes of ISO 639-3 that speech models know.
+# ISO 639-1, and codes of ISO 639-2 and 639-3 that speech models know.
 _TABLE = """
 aa afar|ab abkhazian|ae avestan|af afrikaans|ak akan|am amharic|an aragonese|ar arabic|as assamese|av avaric|ay aymara
 az azerbaijani|ba bashkir|be belarusian|bg bulgarian|bi bislama|bm bambara|bn bengali|bo tibetan|br breton|bs bosnian
@@ -27,7 +27,7 @@ si sinhala|sk slovak|sl slovenian|sm samoan|sn shona|so somali|sq albanian|sr se
 su sundanese|sv swedish|sw swahili|ta tamil|te telugu|tg tajik|th thai|ti tigrinya|tk turkmen|tl tagalog|tn tswana
 to tongan|tr turkish|ts tsonga|tt tatar|tw twi|ty tahitian|ug uyghur|uk ukrainian|ur urdu|uz uzbek|ve venda
 vi vietnamese|vo volapuk|wa walloon|wo wolof|xh xhosa|yi yiddish|yo yoruba|za zhuang|zh chinese|zu zulu
-yue cantonese|haw hawaiian
+yue cantonese|haw hawaiian|fil filipino
 """
 _NAMES: dict[str, str] = {}
 for _entry in _TABLE.replace("\n", "|").strip("|").split("|"):
@@ -36,7 +36,6 @@ for _entry in _TABLE.replace("\n", "|").strip("|").split("|"):
 _CODES = {name: code for code, name in _NAMES.items()} | {
     "castilian": "es",
     "farsi": "fa",
-    "filipino": "tl",
     "flemish": "nl",
     "gaelic": "gd",
     "haitian": "ht",
@@ -51,14 +50,16 @@ _CODES = {name: code for code, name in _NAMES.items()} | {
     "valencian": "ca",
     "letzeburgesch": "lb",
     "moldavian": "ro",
-    # Codes of ISO 639-1 that were withdrawn and are still sent; the ISO 639-2 code of Filipino.
-    "fil": "tl",
+    # Codes of ISO 639-1 that were withdrawn and are still sent.
     "in": "id",
     "iw": "he",
     "ji": "yi",
     "jw": "jv",
     "mo": "ro",
 }
+
+_SAME = {"fil": "tl", "tl": "fil"}
+"""Filipino is Tagalog by the name of the state; models know it by either."""
 
 
 def name_of(code: str | None) -> str:
@@ -67,7 +68,8 @@ def name_of(code: str | None) -> str:
 
 
 def code_of(language: str, supported: Iterable[str] | None, param: str = "language") -> str:
-    """The code for what a client wrote: ``en``, ``EN``, ``en-US``, ``en_us`` or ``English``.
+    """The code for what a client wrote: ``en``, ``EN``, ``en-US``, ``en_us`` or ``English``; for ``zh-yue`` it is
+    ``yue`` where that is known.
 
     ``supported`` are the recipe's own codes (None: any ISO 639-1 code); they need not be ISO's.
 
@@ -76,8 +78,11 @@ def code_of(language: str, supported: Iterable[str] | None, param: str = "langua
     """
     text = language.strip().casefold().replace("_", "-")
     known = None if supported is None else {code.casefold(): code for code in supported}
-    first = text.partition("-")[0]
-    for candidate in (text, _CODES.get(text, text), first, _CODES.get(first, first)):
+    first, *more = text.split("-")
+    # A language of its own within a larger one (BCP 47: an extended language subtag).
+    narrower = [part for part in more[:1] if len(part) == 3]
+    named = [code for part in (text, *narrower, first) for code in (part, _CODES.get(part, part))]
+    for candidate in (*named, *(_SAME[code] for code in named if code in _SAME)):
         if known is None and candidate in _NAMES:
             return candidate
         if known is not None and candidate in known:

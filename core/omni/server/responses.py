@@ -24,6 +24,11 @@ SSE_HEADERS: Headers = (
 )
 
 
+def finish_header(reason: str | None) -> Headers:
+    """Of a whole answer: why what it holds ends; none where the model does not tell."""
+    return () if reason is None else ((b"x-omni-finish-reason", reason.encode("latin-1", "replace")),)
+
+
 def event(data: Any) -> bytes:
     """One server-sent event."""
     return b"data: " + msgspec.json.encode(data) + b"\n\n"

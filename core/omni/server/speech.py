@@ -15,7 +15,7 @@ from omni.recipe import Speech
 from omni.server.body import read_body
 from omni.server.exchange import Exchange
 from omni.server.fields import decode_object
-from omni.server.responses import SSE_HEADERS, Answer, Headers, event
+from omni.server.responses import SSE_HEADERS, Answer, Headers, event, finish_header
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
 from omni.server.sound import Sound
@@ -94,11 +94,8 @@ class SpeechEndpoint:
         parts = [sound.take(chunk) async for chunk in stream]
         sound.check()
         body = await sound.whole(parts)
-        finish = sound.finish_reason
         self._runtime.metrics.first_audio(exchange.model, exchange.seconds)
-        await answer.whole(
-            body, [(b"x-omni-finish-reason", finish.encode("latin-1", "replace"))] if finish is not None else []
-        )
+        await answer.whole(body, finish_header(sound.finish_reason))
 
     async def _send_stream(
         self, plan: SpeechPlan, sound: Sound, stream: RequestStream, answer: Answer, exchange: Exchange

@@ -29,6 +29,7 @@ class Transcript:
         self._texts: list[str] = []
         self.segments: list[Segment] = []
         self.language: str | None = None
+        self.finish_reason: str | None = None
         self._duration: float | None = None
         self._usage = Usage()
         self._counted = False
@@ -37,6 +38,7 @@ class Transcript:
         self._texts.append(chunk.text)
         self.segments += chunk.segments
         self.language = chunk.language or self.language
+        self.finish_reason = chunk.finish_reason or self.finish_reason
         self._duration = chunk.duration if chunk.duration is not None else self._duration
         if chunk.usage is not None:
             self._counted = True
@@ -55,6 +57,10 @@ class Transcript:
         if self._duration is not None:
             return self._duration
         return max((segment.end for segment in self.segments), default=0.0)
+
+    def ending(self) -> dict[str, str]:
+        """Why the text ends, where the model tells; beside OpenAI's fields."""
+        return {} if self.finish_reason is None else {"finish_reason": self.finish_reason}
 
     def usage(self) -> dict[str, Any]:
         """Tokens where the model counts them, else the duration; both are OpenAI's shapes."""
@@ -78,7 +84,7 @@ def render(transcript: Transcript, kind: Format, granularities: tuple[str, ...])
     if kind == "vtt":
         return vtt(transcript.segments).encode()
     if kind == "json":
-        return msgspec.json.encode({"text": transcript.text, "usage": transcript.usage()})
+        return msgspec.json.encode({"text": transcript.text, "usage": transcript.usage()} | transcript.ending())
     return msgspec.json.encode(verbose(transcript, granularities))
 
 
@@ -99,7 +105,7 @@ def verbose(transcript: Transcript, granularities: tuple[str, ...]) -> dict[str,
             for word in segment.words
         ]
     answer["usage"] = {"type": "duration", "seconds": transcript.duration}
-    return answer
+    return answer | transcript.ending()
 
 
 def _segment(number: int, segment: Segment) -> dict[str, Any]:

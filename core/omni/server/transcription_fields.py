@@ -23,7 +23,7 @@ FIELDS = {
     field.name: field
     for field in (
         Field("model", ("string",), "A served recipe or an alias of one; the first transcription recipe by default."),
-        Field("language", ("string",), "Of the speech: ISO 639-1 code or English name.", max_length=64),
+        Field("language", ("string",), "Of the speech: ISO 639-1 code, English name, or auto.", max_length=64),
         Field("languages", ("array",), "As language, of which it may name one.", max_length=16, repeated=True),
         Field("prompt", ("string",), "Text before the speech, where the recipe takes it."),
         Field("keywords", ("array",), "Words to expect, where the recipe takes them.", max_length=1000, repeated=True),
@@ -65,6 +65,7 @@ class TranscriptionFields:
         recipe = pipeline.recipe
         assert isinstance(recipe.task, Transcription)
         self._task = recipe.task
+        self._hint = recipe.hint()
         self.parameters = Parameters(
             recipe.name, params_model(recipe), [name for name in (*FIELDS, "file") if name not in YIELDING]
         )
@@ -84,14 +85,15 @@ class TranscriptionFields:
                 f"'stream' gives events and goes with response_format json or text, not {kind}", param="stream"
             )
         self._refuse_unsupported(core)
+        language = self._language(core)
         return TranscriptionPlan(
             request=TranscriptionRequest(
                 audio=audio,
-                language=self._language(core),
+                language=language,
                 prompt=core.get("prompt") or None,
                 temperature=core.get("temperature") if task.temperature else None,
                 seed=core.get("seed"),
-                timestamps=list(granularities := self._granularities(core, kind)),
+                timestamps=list(granularities := self._granularities(core, kind, language)),
                 params=self.parameters.validate(own, text=text),
             ),
             format=kind,
@@ -141,6 +143,8 @@ class TranscriptionFields:
         for language in named:
             if not isinstance(language, str):
                 raise BadRequest(f"'languages' must hold strings, not {shown(language)}", param="languages")
+            if language.strip().casefold() == "auto":
+                continue
             code = code_of(language, self._task.languages, "language" if core.get("language") else "languages")
             if code not in codes:
                 codes.append(code)
@@ -148,22 +152,35 @@ class TranscriptionFields:
             raise BadRequest(f"name one language, not {', '.join(codes)}", param="languages")
         return codes[0] if codes else None
 
-    def _granularities(self, core: dict[str, Any], kind: Format) -> tuple[str, ...]:
+    def _granularities(self, core: dict[str, Any], kind: Format, language: str | None) -> tuple[str, ...]:
         asked: list[str] = core.get("timestamp_granularities") or []
         param = "timestamp_granularities"
         if asked and kind != "verbose_json":
             raise BadRequest(f"'{param}' needs response_format verbose_json", param=param)
         for name in asked:
             if name not in self._task.timestamps:
-                raise BadRequest(f"this model gives no {name} timestamps", param=param, code="unsupported_parameter")
-        if asked:
-            return tuple(dict.fromkeys(asked))
-        if kind in ("srt", "vtt") and "segment" not in self._task.timestamps:
+                raise BadRequest(
+                    f"this model gives no {name} timestamps{self._hint}", param=param, code="unsupported_parameter"
+                )
+        subtitles = kind in ("srt", "vtt")
+        if subtitles and "segment" not in self._task.timestamps:
             raise BadRequest(
-                f"this model gives no timestamps, which {kind} needs",
+                f"this model gives no timestamps, which {kind} needs{self._hint}",
                 param="response_format",
                 code="unsupported_parameter",
             )
+        known = self._task.timestamp_languages
+        if language is not None and known is not None and language not in known:
+            if not asked and not subtitles:
+                return ()
+            raise BadRequest(
+                f"this model gives no times for the language {language!r}, which "
+                f"{kind if subtitles else repr(param)} needs; it gives them for: {', '.join(known)}",
+                param="language",
+                code="unsupported_language",
+            )
+        if asked:
+            return tuple(dict.fromkeys(asked))
         return ("segment",) if kind != "json" and kind != "text" and "segment" in self._task.timestamps else ()
 
 

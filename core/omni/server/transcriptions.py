@@ -15,7 +15,7 @@ from omni.recipe import Transcription
 from omni.server.body import Share, header, read_body
 from omni.server.exchange import Exchange
 from omni.server.fields import decode_object
-from omni.server.responses import SSE_HEADERS, Answer, event
+from omni.server.responses import SSE_HEADERS, Answer, event, finish_header
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
 from omni.server.speech_fields import decode_base64
@@ -70,7 +70,8 @@ class TranscriptionEndpoint:
                 else:
                     async for chunk in stream:
                         transcript.add(chunk)
-                    await answer.whole(render(transcript, plan.format, plan.granularities))
+                    body = render(transcript, plan.format, plan.granularities)
+                    await answer.whole(body, finish_header(transcript.finish_reason))
             runtime.metrics.audio(exchange.model, "transcription", transcript.duration)
 
     async def _from_form(
@@ -119,6 +120,6 @@ async def _send_events(transcript: Transcript, stream: RequestStream, answer: An
             if chunk.text:
                 await answer.write(event({"type": "transcript.text.delta", "delta": chunk.text}))
         done = {"type": "transcript.text.done", "text": transcript.text, "usage": transcript.usage()}
-        await answer.end(event(done))
+        await answer.end(event(done | transcript.ending()))
     except Exception as error:  # noqa: BLE001 - reported; raised again when it can still become a status
         await answer.break_off(error, sse=True)

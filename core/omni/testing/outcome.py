@@ -16,7 +16,7 @@ from omni.messages import AudioChunk, Segment, TranscriptChunk
 @dataclass
 class Output:
     """The items of one request joined. Speech: ``audio`` float32 ``(n, channels)``. Transcription: ``text``,
-    ``segments``, ``language``, ``duration`` (seconds)."""
+    ``segments``, ``language``, ``duration`` (seconds). ``finish_reason``: the last one that was given."""
 
     items: list[Any] = field(default_factory=list)
     audio: np.ndarray | None = None
@@ -25,6 +25,7 @@ class Output:
     segments: list[Segment] = field(default_factory=list)
     language: str | None = None
     duration: float | None = None
+    finish_reason: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -78,6 +79,8 @@ def joined(items: Sequence[Any]) -> Output:
             output.segments += item.segments
             output.language = item.language or output.language
             output.duration = item.duration if item.duration is not None else output.duration
+        if isinstance(item, AudioChunk | TranscriptChunk):
+            output.finish_reason = item.finish_reason or output.finish_reason
     return output
 
 
@@ -93,6 +96,8 @@ def difference(one: Outcome, other: Outcome, tolerance: float = 0.0, time_tolera
         return f"the text {one.text!r} instead of {other.text!r}"
     if one.language != other.language:
         return f"the language {one.language!r} instead of {other.language!r}"
+    if one.finish_reason != other.finish_reason:
+        return f"the end {one.finish_reason!r} instead of {other.finish_reason!r}"
     return _segment_difference(one.segments, other.segments, time_tolerance)
 
 

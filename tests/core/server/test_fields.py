@@ -103,6 +103,11 @@ def test_parameters_from_json_are_strict_and_from_a_form_are_read():
             ("Moldavian", "ro"),
             ("iw-IL", "he"),
             ("jw", "jv"),
+            ("zh-yue", "yue"),
+            ("zh-yue-HK", "yue"),
+            ("Filipino", "fil"),
+            ("fil-PH", "fil"),
+            ("Tagalog", "tl"),
         ),
     ],
 )
@@ -117,6 +122,9 @@ def test_languages_of_a_models_own():
     assert code_of("zh-HK", ["zh", "zh-HK"]) == "zh-HK"
     assert code_of("tok", ["tok"]) == "tok"
     assert code_of("jw", ["jw"]) == "jw"
+    assert code_of("zh-yue", ["zh"]) == "zh", "the nearest there is"
+    for text in ("tl", "tl-PH", "Tagalog", "fil", "Filipino"):
+        assert (code_of(text, ["fil"]), code_of(text, ["tl"])) == ("fil", "tl"), "two names of one language"
     for text in ("", "e", "eng", "tlh", "\n", "x" * 64):
         with pytest.raises(BadRequest) as caught:
             code_of(text, None)
@@ -157,6 +165,10 @@ def test_a_transcript_of_chunks():
     assert [word["word"] for word in body["words"]] == ["a", "b"]
     transcript.add(TranscriptChunk(duration=9.0))
     assert transcript.duration == 9.0
+    assert "finish_reason" not in body, "the model does not tell"
+    transcript.add(TranscriptChunk(finish_reason="length"))
+    for kind in ("json", "verbose_json"):
+        assert decode_object(render(transcript, kind, ()))["finish_reason"] == "length"
 
 
 def test_openais_names():

@@ -137,6 +137,7 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (asr(recognise=broken_asr.Hallucinates), "where the clips say"),
         (asr(write=broken_asr.WrongDuration), "the transcript says"),
     ],
+    "a_cut_text_says_so": [(asr(write=broken_asr.CutsInSilence), "'words' and ends with finish_reason None")],
     "times_are_absolute": [
         (asr(recognise=broken_asr.FromWindow), "has no times"),
         (asr(write=broken_asr.TextOnly), "has no times"),

@@ -165,3 +165,10 @@ class TwoTruths(Write):
     def add(self, state: list[Heard], item: Heard, source: str) -> Iterable[TranscriptChunk]:
         for chunk in super().add(state, item, source):
             yield msgspec.structs.replace(chunk, text=chunk.text.title().replace("The", "A"))
+
+
+class CutsInSilence(Write):
+    """Does not say that the text was cut."""
+
+    def ending(self, reason: str) -> None:
+        return None

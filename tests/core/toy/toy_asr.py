@@ -28,7 +28,7 @@ from omni import (
     hookimpl,
 )
 from omni.audio import decode
-from omni.testing import Samples, wav
+from omni.testing import Effect, Samples, wav
 
 RATE = 8000
 LETTER = 160
@@ -43,6 +43,7 @@ class Params(BaseModel):
 
     shout: bool = False
     shift: Annotated[int, Field(ge=0, le=25)] = 0
+    words: Annotated[int, Field(ge=1, le=1000)] = 1000
 
 
 class Window(Message):
@@ -50,11 +51,13 @@ class Window(Message):
     samples: np.ndarray
     shout: bool
     shift: int
+    most: int
 
 
 class Heard(Message):
     start: float
     words: list[Word]
+    most: int
 
 
 class Cut(Preprocess[TranscriptionRequest, Window]):
@@ -62,7 +65,13 @@ class Cut(Preprocess[TranscriptionRequest, Window]):
         samples = self.read(request)
         params = Params.model_validate(request.params)
         return (
-            Window(start=start / RATE, samples=samples[start:end], shout=params.shout, shift=params.shift)
+            Window(
+                start=start / RATE,
+                samples=samples[start:end],
+                shout=params.shout,
+                shift=params.shift,
+                most=params.words,
+            )
             for start, end in self.spans(samples)
         )
 
@@ -103,7 +112,7 @@ class Recognise(Encoder[Window, Heard]):
                 words.append(Word(last.word + self.case(sign, window), last.start, at + LETTER / RATE))
             else:
                 words.append(Word(self.case(sign, window), at, at + LETTER / RATE))
-        return Heard(start=window.start, words=words)
+        return Heard(start=window.start, words=words, most=window.most)
 
     def case(self, sign: str, window: Window) -> str:
         return sign.upper() if window.shout else sign
@@ -122,12 +131,21 @@ class Write(Aggregator[Heard, TranscriptChunk, list[Heard]]):
         return []
 
     def add(self, state: list[Heard], item: Heard, source: str) -> Iterable[TranscriptChunk]:
-        if not item.words:
+        words = item.words[: max(0, item.most - sum(len(heard.words) for heard in state))]
+        finish = self.ending("length" if len(words) < len(item.words) else "stop")
+        if not words:
+            if item.words:
+                yield TranscriptChunk(finish_reason=finish)
             return
-        text = " ".join(word.word for word in item.words)
-        segment = Segment(start=item.words[0].start, end=item.words[-1].end, text=text, words=item.words)
-        yield TranscriptChunk(text=f" {text}" if state else text, segments=[segment], language="en")
+        text = " ".join(word.word for word in words)
+        segment = Segment(start=words[0].start, end=words[-1].end, text=text, words=words)
+        yield TranscriptChunk(
+            text=f" {text}" if state else text, segments=[segment], language="en", finish_reason=finish
+        )
         state.append(item)
+
+    def ending(self, reason: str) -> str | None:
+        return reason
 
 
 def beeps(text: str, silence: float = 0.4) -> np.ndarray:
@@ -143,7 +161,10 @@ def beeps(text: str, silence: float = 0.4) -> np.ndarray:
 
 def samples() -> Samples:
     texts = ("the quick brown fox", "jumps over it", "while a lazy dog sleeps", "in front of the house")
-    return Samples(tuple(TranscriptionRequest(audio=beeps(text)) for text in texts))
+    return Samples(
+        tuple(TranscriptionRequest(audio=beeps(text)) for text in texts),
+        effects={"words": Effect((1, 3, 1000))},
+    )
 
 
 def recipe(

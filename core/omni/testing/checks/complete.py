@@ -11,6 +11,7 @@ from omni.testing.checks.base import check
 from omni.testing.clips import Recording, heard, long_recording, repeated, saying
 from omni.testing.kit import Kit, NotApplicable, fail, shown, spoken
 from omni.testing.outcome import Output
+from omni.testing.parameters import properties, with_value
 
 
 @check(
@@ -120,6 +121,31 @@ async def audio_is_never_shortened(kit: Kit) -> None:
         fail(f"the transcript holds {len(words)} words where the clips say {at}: {output.text!r}")
 
 
+@check("a text that a parameter cuts says so: finish_reason is length", task="transcription")
+async def a_cut_text_says_so(kit: Kit) -> None:
+    found = False
+    for name, effect in kit.samples.effects.items():
+        if name not in properties(kit.recipe) or not all(isinstance(value, int) for value in effect.values):
+            continue
+        requests = [with_value(kit.recipe, effect.request or kit.requests[0], name, value) for value in effect.values]
+        outputs = [spoken(request, await kit.solo(request)) for request in requests]
+        for short, request in zip(outputs, requests, strict=True):
+            if any(_goes_on(short.text, other.text) for other in outputs):
+                found = True
+                if short.finish_reason != "length":
+                    fail(
+                        f"{short.text!r} is a text cut short by {name!r} and ends with finish_reason "
+                        f"{short.finish_reason!r}, not 'length' ({shown(request)})"
+                    )
+    if not found:
+        raise NotApplicable("no parameter in samples.effects cuts a text")
+
+
+def _goes_on(short: str, text: str) -> bool:
+    """Whether ``text`` is the same and more, by a letter at least."""
+    return bool(short) and text.startswith(short) and any(c.isalnum() for c in text[len(short) :])
+
+
 @check("times in a transcript count from the start of the file, to the second", task="transcription")
 async def times_are_absolute(kit: Kit) -> None:
     assert isinstance(kit.recipe.task, Transcription)
@@ -159,5 +185,6 @@ COMPLETE = (
     endless_sentences_are_never_shortened,
     unknown_scripts_are_not_left_out,
     audio_is_never_shortened,
+    a_cut_text_says_so,
     times_are_absolute,
 )
