@@ -31,7 +31,8 @@ from omni.errors import BadRequest, OmniError, StageFailed, from_wire
 from omni.server.body import Share, read_body
 from omni.server.errors import body_of, report, request_id_of, send_error
 from omni.server.exchange import Exchange
-from omni.server.fields import decode_object, validated
+from omni.server.fields import validated
+from omni.server.objects import decode_msgpack, read_object, size_of
 from omni.server.responses import Answer
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
@@ -40,7 +41,7 @@ from omni.server.speech import SpeechEndpoint
 from omni.server.transcript_formats import Transcript
 from omni.server.transcription_fields import TranscriptionFields
 
-__all__ = ["Call", "Endpoint", "Speaker", "reported", "validated"]
+__all__ = ["Call", "Endpoint", "Speaker", "decode_msgpack", "reported", "validated"]
 
 _MAX_PARTS = 64
 _MAX_FIELD = 1 << 20
@@ -70,14 +71,22 @@ class Call:
         Raises:
             TooLarge, Busy, OmniError: it is over a limit of the server, in size or time, or compressed.
         """
-        settings = self._runtime.settings
-        limit = int(settings.max_json_mb * MIB)
-        return await read_body(self._scope, self._receive, limit, settings.body_seconds, self._share, "a body")
+        limit = int(self._runtime.settings.max_json_mb * MIB)
+        return await read_body(self._scope, self._receive, limit, self._runtime.intake, self._share, "a body")
 
     async def json(self) -> dict[str, Any]:
-        """The body, a JSON object. Raises BadRequest for anything else."""
+        """The body, a JSON object. Raises BadRequest for anything else; see :meth:`read` for the rest."""
+        limit = int(self._runtime.settings.max_json_mb * MIB)
+        return await read_object(self._scope, self._receive, limit, self._runtime.intake, self._share, "a body")
+
+    async def msgpack(self) -> dict[str, Any]:
+        """The body, a msgpack map whose keys are names. Raises BadRequest for anything else; see :meth:`read` for the
+        rest."""
         body = await self.read()
-        return decode_object(body) if len(body) < MIB else await asyncio.to_thread(decode_object, body)
+        self._share.take(len(body))
+        value = decode_msgpack(body) if len(body) < _SLICE else await asyncio.to_thread(decode_msgpack, body)
+        self._share.settle(size_of(value))
+        return value
 
     async def form(self) -> list[tuple[str, str | bytes]]:
         """The parts of a multipart body in their order: fields as text, files as bytes.
@@ -86,6 +95,7 @@ class Call:
             BadRequest: malformed, incomplete, or more than 64 parts; a field over 1 MiB.
         """
         body = await self.read()
+        self._share.take(len(body))
 
         async def slices() -> AsyncGenerator[bytes, None]:
             for start in range(0, len(body), _SLICE):
@@ -100,10 +110,12 @@ class Call:
         try:
             if not parser.complete:
                 raise BadRequest("the multipart body ends before its closing boundary")
-            return [
+            parts = [
                 (name, await value.read() if isinstance(value, UploadFile) else value)
                 for name, value in form.multi_items()
             ]
+            self._share.settle(sum(size_of(value) for _, value in parts))
+            return parts
         finally:
             await form.close()
 
@@ -116,7 +128,7 @@ class Call:
         """
         endpoint: SpeechEndpoint = self._scope["app"].state.speech
         more = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items()]
-        await endpoint.speak(self._scope, self._receive, self._send, fields, more)
+        await endpoint.speak(self._scope, self._receive, self._send, fields, self._share, more)
 
     async def transcribe(self, fields: dict[str, Any], audio: bytes) -> Transcript:
         """What is said in an audio file: ``fields`` are those of ``POST /v1/audio/transcriptions``. Given up when the
@@ -147,13 +159,15 @@ class Call:
 class Speaker:
     """Speaks one text after the other, as one continuous stream of sound: what an endpoint on a WebSocket sends.
 
-    ``fields`` as for :meth:`Call.speak`, without ``input``. To be used in a ``with`` block.
+    ``fields`` as for :meth:`Call.speak`, without ``input``. To be used in a ``with`` block, which refuses (Busy) when
+    the server has no room for them.
     """
 
     def __init__(self, connection: HTTPConnection, fields: dict[str, Any]) -> None:
         self._runtime: Runtime = connection.app.state.runtime
         self._endpoint: SpeechEndpoint = connection.app.state.speech
         self._fields = fields
+        self._share = self._runtime.memory.share()
         self._sound: Sound | None = None
         self._model = ""
 
@@ -165,14 +179,15 @@ class Speaker:
         """
         body = {**self._fields, "input": text}
         pipeline = self._endpoint.pipeline(body)
-        plan = await self._endpoint.plan(pipeline, body)
-        if self._sound is None:
-            self._model, self._sound = pipeline.recipe.name, Sound(plan, pipeline)
-        sound = self._sound
-        async with pipeline.submit(plan.request) as stream:
-            async for chunk in stream:
-                if data := await sound.encode(sound.take_ready(chunk, stream)):
-                    yield data
+        with self._runtime.memory.share() as share:
+            plan = await self._endpoint.plan(pipeline, body, share)
+            if self._sound is None:
+                self._model, self._sound = pipeline.recipe.name, Sound(plan, pipeline)
+            sound = self._sound
+            async with pipeline.submit(plan.request) as stream:
+                async for chunk in stream:
+                    if data := await sound.encode(sound.take_ready(chunk, stream)):
+                        yield data
 
     async def finish(self) -> bytes:
         """The last bytes of the stream. Raises StageFailed when there were texts and none gave a sound."""
@@ -183,11 +198,13 @@ class Speaker:
         return await self._sound.finish()
 
     def __enter__(self) -> Speaker:
+        self._share.settle(size_of(self._fields))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._share.settle(0)
         if self._sound is not None:
             self._sound.close()
 

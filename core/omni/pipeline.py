@@ -248,14 +248,7 @@ class Pipeline:
             Unavailable: the pipeline is draining.
             BadRequest: a request of this id is under way.
         """
-        if self._draining:
-            raise Unavailable("the server is shutting down", retry_after=5.0)
-        if len(self._active) >= self.limits.max_requests:
-            self._stats.refused_total += 1
-            raise Busy(
-                f"{len(self._active)} requests are running or waiting, which is the limit of this server",
-                retry_after=max(1.0, round(self._mean_seconds)),
-            )
+        self.check_room()
         request_id = request_id or f"{self.recipe.name}-{next(self._numbers)}"
         if request_id in self._active:
             raise BadRequest(f"a request with the id {request_id!r} is under way", code="duplicate_request_id")
@@ -272,6 +265,21 @@ class Pipeline:
             stream.cancel()
             raise
         return stream
+
+    def check_room(self) -> None:
+        """Refuse what :meth:`submit` would refuse now, before work goes into making a request.
+
+        Raises:
+            Busy, Unavailable: as from :meth:`submit`.
+        """
+        if self._draining:
+            raise Unavailable("the server is shutting down", retry_after=5.0)
+        if len(self._active) >= self.limits.max_requests:
+            self._stats.refused_total += 1
+            raise Busy(
+                f"{len(self._active)} requests are running or waiting, which is the limit of this server",
+                retry_after=max(1.0, round(self._mean_seconds)),
+            )
 
     def _connect(self, request: Message, request_id: str, result: Edge) -> None:
         """Give every stage its ends of the edges, consumers first, then put the request in."""

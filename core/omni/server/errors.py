@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import reprlib
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -23,6 +24,11 @@ log = logging.getLogger("omni.server")
 
 _LINGER = 5.0
 """Seconds that the rest of a refused body is read for."""
+_LULL = 0.5
+"""Seconds without any of it, after which the client is taken to have nothing more to send."""
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring, _SHORT.maxlong = 3, 8, 4, 100, 100
 
 
 class MethodNotAllowed(OmniError):
@@ -37,6 +43,12 @@ class BodyTimeout(OmniError):
     status = 408
     type = "invalid_request_error"
     default_code = "request_timeout"
+
+
+class Interrupted(Unavailable):
+    """The server shuts down while the request is still being received."""
+
+    default_code = "draining"
 
 
 class HeadTooLarge(OmniError):
@@ -60,8 +72,8 @@ _BY_STATUS: dict[int, Callable[[str], OmniError]] = {
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """A client's value as it may stand in a message: its repr, bounded."""
-    text = repr(value[: limit + 1] if isinstance(value, (str, bytes, list)) else value)
+    """A client's value as it may stand in a message: its repr, bounded, at no more cost when the value is large."""
+    text = repr(value[: limit + 1]) if isinstance(value, (str, bytes)) else _SHORT.repr(value)
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
@@ -82,7 +94,7 @@ def headers_of(error: OmniError) -> list[tuple[bytes, bytes]]:
         headers.append((b"retry-after", str(max(1, math.ceil(retry_after))).encode()))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    if isinstance(error, (TooLarge, BodyTimeout)):
+    if isinstance(error, (TooLarge, BodyTimeout, Interrupted)):
         # What the client still sends would be read as its next request.
         headers.append((b"connection", b"close"))
     return headers
@@ -132,7 +144,7 @@ async def on_validation_error(request: Request, error: Exception) -> Response:
     """A plugin's route that validates with pydantic: its first complaint, as a 400 that names the field."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    param = ".".join(str(part) for part in first["loc"][1:]) or None
+    param = ".".join(str(part)[:100] for part in first["loc"][1:]) or None
     text = f"{param}: {first['msg']}" if param else str(first["msg"])
     return response_to(BadRequest(text, param=param), request_id_of(request.scope))
 
@@ -160,7 +172,7 @@ async def send_error(
     request_id = request_id_of(scope)
     report(error, request_id)
     response = response_to(error, request_id, more=more)
-    if not isinstance(error, TooLarge):
+    if not isinstance(error, (TooLarge, Interrupted)):
         await response(scope, receive, send)
         return
     # Most clients read an answer only when they have sent all, and closing now would reset the connection under
@@ -169,6 +181,6 @@ async def send_error(
     await send({"type": "http.response.body", "body": bytes(response.body), "more_body": True})
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LINGER):
-            while (await receive()).get("more_body", False):
+            while (await asyncio.wait_for(receive(), _LULL)).get("more_body", False):
                 pass
     await send({"type": "http.response.body", "body": b"", "more_body": False})

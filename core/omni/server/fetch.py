@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from omni.errors import BadRequest
+from omni.server.body import Share
 from omni.server.errors import shown
 from omni.server.settings import MIB, ServerSettings
 
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     import httpx
 
 _REDIRECTS = 3
-_EMBEDDING = [
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that has been given out to the internet so far; old and new special ranges, NAT64 and IPv4-compatible addresses
+lie outside."""
+_NOT_PUBLIC = [
     ipaddress.ip_network(net)
-    # NAT64, 6to4, Teredo, IPv4-compatible: an IPv4 address, perhaps a private one, inside of an IPv6 one.
-    for net in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")
+    # Protocols' own (Teredo among them), 6to4 and documentation inside of that; relays of 6to4.
+    for net in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.88.99.0/24")
 ]
 
 
@@ -36,15 +40,18 @@ def is_public(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped is not None:
             return is_public(str(ip.ipv4_mapped))
-        if any(ip in net for net in _EMBEDDING) or ip.scope_id is not None:
+        if ip not in _UNICAST or ip.scope_id is not None:
             return False
+    if any(ip in net for net in _NOT_PUBLIC):
+        return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
 
 
-async def fetch(url: str, settings: ServerSettings, param: str) -> NDArray[np.uint8]:
-    """The bytes behind an http or https URL, at most ``max_reference_mb`` of them.
+async def fetch(url: str, settings: ServerSettings, param: str, share: Share) -> NDArray[np.uint8]:
+    """The bytes behind an http or https URL, at most ``max_reference_mb`` of them; ``share`` holds them.
 
     Raises:
+        Busy, TooLarge: there is no room for them.
         BadRequest: the address is not allowed, does not answer in time, or answers with an error or too much.
     """
     import httpx
@@ -63,7 +70,7 @@ async def fetch(url: str, settings: ServerSettings, param: str) -> NDArray[np.ui
                         # The request's own URL holds an IP address in place of the name.
                         url = str(httpx.URL(url).join(response.headers["location"]))
                         continue
-                    return await _read(response, limit, param)
+                    return await _read(response, limit, param, share)
                 finally:
                     await response.aclose()
     except TimeoutError:
@@ -101,7 +108,7 @@ async def _resolve(parsed: httpx.URL, settings: ServerSettings, url: str, param:
     return addresses[0]
 
 
-async def _read(response: httpx.Response, limit: int, param: str) -> NDArray[np.uint8]:
+async def _read(response: httpx.Response, limit: int, param: str, share: Share) -> NDArray[np.uint8]:
     if response.status_code != 200:
         raise BadRequest(f"{param!r}: the address answered with status {response.status_code}", param=param)
     body = bytearray()
@@ -109,6 +116,7 @@ async def _read(response: httpx.Response, limit: int, param: str) -> NDArray[np.
         body += chunk
         if len(body) > limit:
             raise BadRequest(f"{param!r}: the file is larger than {round(limit / MIB, 2):g} MiB", param=param)
+        share.take(len(chunk))
     return np.frombuffer(body, np.uint8)
 
 

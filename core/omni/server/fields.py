@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,9 +14,6 @@ from omni.errors import BadRequest, ConfigError
 from omni.server.errors import shown
 
 M = TypeVar("M", bound=BaseModel)
-
-_EXPLAINED = 1024 * 1024
-"""Bytes of a wrong body that are read a second time, for a better message."""
 
 _WORDS = {
     "string": "a string",
@@ -65,11 +61,9 @@ class Field:
             BadRequest: it names the field and the limit.
         """
         kind = _type_of(value)
-        if kind not in self.types:
-            if kind == "integer" and "number" in self.types:
-                value = float(value)
-            elif not (self.choices and value in self.choices):
-                raise self._error(f"must be {self._expected()}, not {shown(value)}")
+        whole = kind == "integer" and "integer" not in self.types and "number" in self.types
+        if kind not in self.types and not whole and not (self.choices and value in self.choices):
+            raise self._error(f"must be {self._expected()}, not {shown(value)}")
         if self.choices and kind in ("string", "array"):
             for item in value if kind == "array" else [value]:
                 if item not in self.choices:
@@ -79,10 +73,16 @@ class Field:
         if self.max_length is not None and kind in ("string", "array") and len(value) > self.max_length:
             unit = "characters" if kind == "string" else "entries"
             raise self._error(f"may have at most {self.max_length} {unit}, it has {len(value)}")
-        return value
+        if not whole:
+            return value
+        try:
+            return float(value)
+        except OverflowError:
+            raise self._error("must be a number that a float can hold") from None
 
     def _check_range(self, value: float) -> None:
-        if not math.isfinite(value):
+        # A whole number of 400 digits is finite, and no float can hold it: it is compared as it is.
+        if isinstance(value, float) and not math.isfinite(value):
             raise self._error("must be a finite number")
         if self.minimum is not None and value < self.minimum:
             raise self._error(f"must be at least {_written(self.minimum)}, not {_written(value)}")
@@ -145,11 +145,18 @@ class Parameters:
     """A recipe's own request fields: its pydantic model, used strictly."""
 
     def __init__(self, recipe: str, model: type[BaseModel] | None, taken: Iterable[str]) -> None:
-        """Raises ConfigError when the model has a field that core already has (``taken``)."""
+        """Raises ConfigError when the model has a field that core already has (``taken``), or one that is read under
+        another name than it is written: stages read what was validated here once more."""
         self.model = model
         self.names: dict[str, str] = {}
         for name, info in (model.model_fields if model is not None else {}).items():
-            self.names[info.alias or name] = name
+            alias = name if info.validation_alias is None else info.validation_alias
+            if alias != (info.serialization_alias or name) or not isinstance(alias, str):
+                raise ConfigError(
+                    f"recipe {recipe!r}: its parameter {name!r} is read and written under different names; give it one "
+                    "'alias', or none"
+                )
+            self.names[alias] = name
         clash = sorted(set(self.names) & set(taken))
         if clash:
             raise ConfigError(f"recipe {recipe!r}: its parameter {clash[0]!r} is already a field of every such request")
@@ -162,7 +169,7 @@ class Parameters:
         """
         if self.model is None or not values:
             return {}
-        return validated(self.model, values, text=text).model_dump(mode="json", exclude_unset=True)
+        return validated(self.model, values, text=text).model_dump(mode="json", exclude_unset=True, by_alias=True)
 
     def schema(self) -> dict[str, Any]:
         return self.model.model_json_schema() if self.model is not None else {"type": "object", "properties": {}}
@@ -176,16 +183,32 @@ def validated(model: type[M], values: Mapping[str, Any], *, text: bool = False) 
     """
     try:
         if text:
-            return model.model_validate(dict(values), strict=False)
-        # As JSON, for its strictness: no "1.0" and no true for a number, yet a list for a tuple.
-        return model.model_validate_json(msgspec.json.encode(values), strict=True)
+            made = model.model_validate(dict(values), strict=False)
+        else:
+            # As JSON, for its strictness: no "1.0" and no true for a number, yet a list for a tuple.
+            made = model.model_validate_json(msgspec.json.encode(values), strict=True)
     except ValidationError as error:
         raise _refusal(error) from None
+    for name, value in made.model_dump(exclude_unset=True, by_alias=True).items():
+        # "nan" and "1e999" in a form, 400 digits in JSON: nothing has refused them so far.
+        if not _finite(value):
+            raise BadRequest(f"{name!r} must be a finite number", param=name)
+    return made
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return True
+    return all(map(_finite, value))
 
 
 def _refusal(error: ValidationError) -> BadRequest:
     first = error.errors(include_url=False)[0]
-    param = ".".join(str(part) for part in first["loc"]) or None
+    param = ".".join(str(part)[:100] for part in first["loc"]) or None
     said = first["msg"]
     text = f"{param!r}: {said[:1].lower()}{said[1:]}" if param else said
     return BadRequest(f"{text} (given: {shown(first['input'])})", param=param)
@@ -196,35 +219,3 @@ def unknown_field(name: str, known: Iterable[str]) -> BadRequest:
     return BadRequest(
         f"the field {shown(name)} is unknown; known are: {listed}", param=name[:100], code="unknown_parameter"
     )
-
-
-def decode_object(body: bytes | bytearray) -> dict[str, Any]:
-    """A JSON object, strictly: NaN, infinity and numbers that no float can hold are refused.
-
-    Raises:
-        BadRequest: anything else, or no valid JSON. It names the field of a number that JSON does not have.
-    """
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        name = _field_without_number(body)
-        if name is not None:
-            raise BadRequest(f"{name!r} must be a finite number", param=name) from None
-        raise BadRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise BadRequest("the body must be a JSON object", code="invalid_json")
-    return value
-
-
-def _field_without_number(body: bytes | bytearray) -> str | None:
-    """The first field whose value is NaN or infinite. Python's own decoder takes what many clients write for these."""
-    if len(body) > _EXPLAINED:
-        return None
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict):
-        return None
-    numbers = ((name, value) for name, value in fields.items() if isinstance(value, float))
-    return next((name[:100] for name, value in numbers if not math.isfinite(value)), None)

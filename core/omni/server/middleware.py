@@ -5,12 +5,13 @@ Pure ASGI and the outermost layer: nothing that the framework raises or answers 
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from omni.errors import Cancelled, OmniError, StageFailed, Unauthorized
+from omni.errors import Cancelled, OmniError, StageFailed, Unauthorized, Unavailable
 from omni.server.body import header
 from omni.server.errors import report, send_error
 from omni.server.exchange import Exchange
@@ -27,6 +28,7 @@ class Middleware:
     def __init__(self, app: ASGIApp, runtime: Runtime, direct: Mapping[str, ASGIApp]) -> None:
         self._app = app
         self._direct = direct
+        self._runtime = runtime
         self._metrics = runtime.metrics
         key = runtime.settings.api_key
         self._key = None if key is None else key.get_secret_value().encode()
@@ -38,7 +40,11 @@ class Middleware:
             await self._app(scope, receive, send)
         elif self._allowed(scope):
             scope["omni"] = Exchange(scope, send)
-            await self._app(scope, receive, send)
+            try:
+                await self._app(scope, receive, send)
+            except asyncio.CancelledError:
+                if self._runtime.state != "draining":
+                    raise
         else:
             await send({"type": "websocket.close", "code": 1008, "reason": "invalid or missing API key"})
 
@@ -57,6 +63,11 @@ class Middleware:
                 raise Unauthorized("send the server's API key as 'Authorization: Bearer KEY'")
             app = self._direct.get(scope["path"], self._app) if scope["method"] == "POST" else self._app
             await app(scope, receive, tagged)
+        except asyncio.CancelledError:
+            if self._runtime.state != "draining":
+                raise
+            # The server has waited long enough for this request. Beyond here it would be a bug, with a traceback.
+            await _fail(Unavailable("the server is shutting down", code="draining"), exchange, scope, receive, tagged)
         except Exception as error:  # noqa: BLE001 - nothing is above: the client gets an answer, the log the cause
             await _fail(error, exchange, scope, receive, tagged)
         finally:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from omni.audio import FORMATS, AudioOutput
 from omni.errors import Unavailable
-from omni.server.body import Budget
+from omni.server.body import Budget, Intake
 from omni.server.metrics import Metrics
 from omni.server.settings import ServerSettings
 from omni.service import Service
@@ -30,6 +30,7 @@ class Runtime:
         self.metrics = Metrics(lambda: self._service)
         self.memory = Budget(settings.max_body_memory_mb)
         self.spool = Budget(settings.max_spool_mb)
+        self.intake = Intake(settings.body_seconds)
         self.when_loaded: Callable[[bool], None] = lambda success: None
         """Called once, when the service is there (True) or will never be (False)."""
         self._listeners: list[Callable[[Service], None]] = []
@@ -88,8 +89,10 @@ class Runtime:
             self.when_loaded(True)
 
     async def drain(self, seconds: float) -> int:
-        """Refuse new work and wait for what is under way; returns how many requests were cut off after ``seconds``."""
+        """Refuse new work, and requests whose bodies are not complete, and wait for what is under way; returns how many
+        requests were cut off after ``seconds``."""
         self.state = "draining"
+        self.intake.close()
         return await self._service.drain(seconds) if self._service is not None else 0
 
     async def close(self) -> None:

@@ -27,10 +27,16 @@ class ServerSettings(BaseModel):
         default=8192, description="All uploads at once, on disk in TMPDIR; one more gets 429."
     )
     max_json_mb: _Positive = Field(default=64, description="One JSON body, audio in base64 included.")
-    max_body_memory_mb: _Positive = Field(default=512, description="All JSON bodies at once; one more gets 429.")
+    max_body_memory_mb: _Positive = Field(
+        default=512,
+        description="What all requests at once hold in memory: JSON bodies and what is made of them, parts of forms, "
+        "references; one more gets 429.",
+    )
     max_reference_mb: _Positive = Field(default=20, description="One reference audio, decoded from base64 or fetched.")
     max_references: Annotated[int, Field(ge=1)] = 8
-    body_seconds: _Positive = Field(default=60, description="Longest pause of a client while it sends its request.")
+    body_seconds: _Positive = Field(
+        default=60, description="Longest pause of a client while it sends its request; all pauses: 1 s more per KiB."
+    )
     stall_seconds: _Positive = Field(default=300, description="Longest time a client may take nothing of an answer.")
     fetch_seconds: _Positive = Field(default=15, description="Fetching a reference from its address.")
     allow_private_urls: bool = Field(

@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 from omni.audio import MEDIA_TYPES
 from omni.pipeline import Pipeline, RequestStream
 from omni.recipe import Speech
-from omni.server.body import read_body
+from omni.server.body import Share
 from omni.server.exchange import Exchange
-from omni.server.fields import decode_object
+from omni.server.objects import read_object
 from omni.server.responses import SSE_HEADERS, Answer, Headers, event, finish_header
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
@@ -53,31 +53,36 @@ class SpeechEndpoint:
         exchange.endpoint = PATH
         runtime.service  # noqa: B018 - refuses before the body is read
         with runtime.memory.share() as share:
-            raw = await read_body(scope, receive, int(settings.max_json_mb * MIB), settings.body_seconds, share)
-            body = decode_object(raw) if len(raw) < MIB else await asyncio.to_thread(decode_object, raw)
-            del raw
-            await self.speak(scope, receive, send, body)
+            body = await read_object(scope, receive, int(settings.max_json_mb * MIB), runtime.intake, share)
+            await self.speak(scope, receive, send, body, share)
 
     def pipeline(self, body: dict[str, Any]) -> Pipeline:
         """The one that a request's fields ask for."""
         model = body.get("model")
         return self._runtime.service.find(None if model is None else FIELDS["model"].check(model), "speech")
 
-    async def plan(self, pipeline: Pipeline, body: dict[str, Any]) -> SpeechPlan:
-        """A request's fields, checked. Raises BadRequest that names the field."""
-        return await self._fields[pipeline.recipe.name].plan(body)
+    async def plan(self, pipeline: Pipeline, body: dict[str, Any], share: Share) -> SpeechPlan:
+        """A request's fields, checked; see :meth:`SpeechFields.plan`."""
+        return await self._fields[pipeline.recipe.name].plan(body, share)
 
     async def speak(
-        self, scope: Scope, receive: Receive, send: Send, body: dict[str, Any], more_headers: Headers = ()
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        body: dict[str, Any],
+        share: Share,
+        more_headers: Headers = (),
     ) -> None:
         """Answer with the speech that ``body``, a request's fields, asks for. It is emptied: what it holds may be
-        large, and the answer take long."""
+        large, and the answer take long. ``share`` then holds the references alone."""
         runtime = self._runtime
         exchange: Exchange = scope["omni"]
         pipeline = self.pipeline(body)
         exchange.model = pipeline.recipe.name
-        plan = await self.plan(pipeline, body)
+        plan = await self.plan(pipeline, body, share)
         body.clear()
+        share.settle(sum(reference.audio.nbytes for reference in plan.request.references))
         stream = pipeline.submit(plan.request, exchange.unique_id())
         headers = [*(SSE_HEADERS if plan.sse else _headers(plan)), *more_headers]
         sound = Sound(plan, pipeline)

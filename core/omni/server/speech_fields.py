@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from omni.messages import ReferenceAudio, SpeechRequest
 from omni.pipeline import Pipeline
 from omni.plugins import params_model
 from omni.recipe import Speech
+from omni.server.body import Share
 from omni.server.errors import shown
 from omni.server.fetch import fetch
 from omni.server.fields import Field, Parameters, unknown_field
@@ -28,6 +30,8 @@ from omni.server.settings import MIB, ServerSettings
 MIN_RATE, MAX_RATE = 8000, 48000
 _LONG = 8192
 """Characters that may be cleaned on the event loop."""
+_LONG_AUDIO = MIB
+"""Characters of base64 that may be decoded on the event loop."""
 PCM_RATE = 24000
 """What clients of OpenAI take raw samples for."""
 
@@ -96,13 +100,19 @@ class SpeechFields:
         recipe = pipeline.recipe
         assert isinstance(recipe.task, Speech)
         self._task = recipe.task
+        self._pipeline = pipeline
         self._settings = settings
         self._voices = voices_of(recipe.task, settings)
         self._default_voice = recipe.task.voices[0].id if recipe.task.voices else ""
         self.parameters = Parameters(recipe.name, params_model(recipe), FIELDS)
 
-    async def plan(self, body: dict[str, Any]) -> SpeechPlan:
-        """Raises BadRequest that names the field; references are fetched here."""
+    async def plan(self, body: dict[str, Any], share: Share) -> SpeechPlan:
+        """References are fetched here, and held by ``share``.
+
+        Raises:
+            BadRequest: it names the field.
+            Busy: the pipeline, or the memory for requests, has no room for references.
+        """
         values, own = self._split(body)
         task = self._task
         fmt = values.get("response_format", "mp3")
@@ -129,7 +139,7 @@ class SpeechFields:
                 instructions=values.get("instructions") or None,
                 speed=speed if native else 1.0,
                 seed=values.get("seed"),
-                references=await self._references(values.get("references") or []),
+                references=await self._references(values.get("references") or [], share),
                 params=params,
             ),
             format=fmt,
@@ -198,7 +208,7 @@ class SpeechFields:
             return ""
         return self._voices[voice]
 
-    async def _references(self, entries: list[Any]) -> list[ReferenceAudio]:
+    async def _references(self, entries: list[Any], share: Share) -> list[ReferenceAudio]:
         if not entries:
             return []
         if not self._task.cloning:
@@ -208,6 +218,7 @@ class SpeechFields:
             raise BadRequest(
                 f"'references' may have at most {limit} entries, it has {len(entries)}", param="references"
             )
+        self._pipeline.check_room()
         references = []
         for place, entry in enumerate(entries):
             param = f"references[{place}]"
@@ -219,35 +230,39 @@ class SpeechFields:
                     f"'{param}.text' must be a string of at most {self._task.max_characters} characters",
                     param=f"{param}.text",
                 )
-            audio = await self._audio(entry.get("audio"), f"{param}.audio")
+            audio = await self._audio(entry.get("audio"), f"{param}.audio", share)
             references.append(ReferenceAudio(audio=audio, text=normalize_text(text, param=f"{param}.text")))
         return references
 
-    async def _audio(self, value: Any, param: str) -> NDArray[np.uint8]:
+    async def _audio(self, value: Any, param: str, share: Share) -> NDArray[np.uint8]:
         limit = int(self._settings.max_reference_mb * MIB)
         if isinstance(value, bytes):  # JSON has none; a plugin's endpoint may
+            share.take(len(value))
             return _bounded(value, limit, param)
         if not isinstance(value, str) or not value:
             raise BadRequest(f"'{param}' must be base64, a data: URL or an http(s) URL", param=param)
         if value[:8].lower().startswith(("http://", "https://")):
-            return await fetch(value, self._settings, param)
+            return await fetch(value, self._settings, param, share)
         if value.startswith("data:"):
             head, _, value = value.partition(",")
             if not head.endswith(";base64"):
                 raise BadRequest(f"'{param}': a data: URL must be base64", param=param)
-        return decode_base64(value, limit, param)
+        return await decode_base64(value, limit, param, share)
 
 
-def decode_base64(text: str, limit: int, param: str) -> NDArray[np.uint8]:
-    """The bytes of strict base64, at most ``limit`` of them.
+async def decode_base64(text: str, limit: int, param: str, share: Share) -> NDArray[np.uint8]:
+    """The bytes of strict base64, at most ``limit`` of them; ``share`` holds them.
 
     Raises:
         BadRequest: not base64, nothing, or too much.
+        Busy, TooLarge: there is no room for them.
     """
     if len(text) > 4 * (limit // 3 + 1):
         raise BadRequest(f"'{param}' is larger than {round(limit / MIB, 2):g} MiB", param=param)
+    share.take(3 * len(text) // 4)
+    decode = partial(base64.b64decode, text, validate=True)
     try:
-        data = base64.b64decode(text, validate=True)
+        data = decode() if len(text) < _LONG_AUDIO else await asyncio.to_thread(decode)
     except (binascii.Error, ValueError):
         raise BadRequest(f"'{param}' is not valid base64", param=param) from None
     return _bounded(data, limit, param)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ from starlette.types import Receive, Scope, Send
 from omni.errors import BadRequest
 from omni.pipeline import Pipeline, RequestStream
 from omni.recipe import Transcription
-from omni.server.body import Share, header, read_body
+from omni.server.body import Share, header
 from omni.server.exchange import Exchange
-from omni.server.fields import decode_object
+from omni.server.objects import read_object, size_of
 from omni.server.responses import SSE_HEADERS, Answer, event, finish_header
 from omni.server.runtime import Runtime
 from omni.server.settings import MIB
@@ -52,14 +51,13 @@ class TranscriptionEndpoint:
         exchange.endpoint = PATH
         service = runtime.service
         boundary = boundary_of(scope)
-        budget = runtime.memory if boundary is None else runtime.spool
-        with budget.share() as share, Form() as form:
+        with runtime.memory.share() as memory, runtime.spool.share() as disk, Form(memory, disk) as form:
             if boundary is None:
                 if "json" not in (header(scope, b"content-type") or "json").lower():
                     raise BadRequest(_BODY, param="file")
-                pipeline, plan = await self._from_json(service, scope, receive, share)
+                pipeline, plan = await self._from_json(service, scope, receive, memory)
             else:
-                pipeline, plan = await self._from_form(service, form, boundary, scope, receive, share)
+                pipeline, plan = await self._from_form(service, form, boundary, scope, receive)
             exchange.model = pipeline.recipe.name
             stream = pipeline.submit(plan.request, exchange.unique_id())
             headers = SSE_HEADERS if plan.stream else [(b"content-type", CONTENT_TYPES[plan.format])]
@@ -75,11 +73,10 @@ class TranscriptionEndpoint:
             runtime.metrics.audio(exchange.model, "transcription", transcript.duration)
 
     async def _from_form(
-        self, service: Service, form: Form, boundary: bytes, scope: Scope, receive: Receive, share: Share
+        self, service: Service, form: Form, boundary: bytes, scope: Scope, receive: Receive
     ) -> tuple[Pipeline, TranscriptionPlan]:
-        settings = self._runtime.settings
-        limit = int(settings.max_upload_mb * MIB)
-        await read_form(form, scope, receive, boundary, limit, settings.body_seconds, share)
+        limit = int(self._runtime.settings.max_upload_mb * MIB)
+        await read_form(form, scope, receive, boundary, limit, self._runtime.intake)
         pipeline = service.find(next((text for name, text in form.fields if name == "model"), None), "transcription")
         fields = self._fields[pipeline.recipe.name]
         values = gather(form.fields, fields.parameters.names)
@@ -87,30 +84,30 @@ class TranscriptionEndpoint:
             raise BadRequest("'file' is missing: the audio", param="file", code="missing_required_parameter")
         if not form.file.size:
             raise BadRequest("'file' is empty", param="file")
-        return pipeline, fields.plan(values, await form.file.array(share), text=True)
+        return pipeline, fields.plan(values, await form.audio(), text=True)
 
     async def _from_json(
         self, service: Service, scope: Scope, receive: Receive, share: Share
     ) -> tuple[Pipeline, TranscriptionPlan]:
-        settings = self._runtime.settings
-        limit = int(settings.max_json_mb * MIB)
-        raw = await read_body(scope, receive, limit, settings.body_seconds, share)
-        body = decode_object(raw) if len(raw) < MIB else await asyncio.to_thread(decode_object, raw)
-        audio = await _input_audio(body.pop("input_audio", None), limit)
+        limit = int(self._runtime.settings.max_json_mb * MIB)
+        body = await read_object(scope, receive, limit, self._runtime.intake, share)
+        audio = await _input_audio(body, limit, share)
         model = body.get("model")
         pipeline = service.find(None if model is None else FIELDS["model"].check(model), "transcription")
         return pipeline, self._fields[pipeline.recipe.name].plan(body, audio, text=False)
 
 
-async def _input_audio(given: Any, limit: int) -> NDArray[np.uint8]:
-    """The bytes of ``{"data": base64, "format": …}``; the format is found in the bytes, not believed."""
+async def _input_audio(body: dict[str, Any], limit: int, share: Share) -> NDArray[np.uint8]:
+    """The bytes of ``{"data": base64, "format": …}``, which is taken out of ``body``; the format is found in the bytes,
+    not believed. ``share`` then holds them and what is left of it."""
+    given = body.pop("input_audio", None)
     data = given.get("data") if isinstance(given, dict) and set(given) <= {"data", "format"} else None
     if not isinstance(data, str):
-        raise BadRequest(
-            _BODY,
-            param="input_audio",
-        )
-    return await asyncio.to_thread(decode_base64, data, limit, "input_audio.data")
+        raise BadRequest(_BODY, param="input_audio")
+    audio = await decode_base64(data, limit, "input_audio.data", share)
+    given.clear()
+    share.settle(size_of(body) + audio.nbytes)
+    return audio
 
 
 async def _send_events(transcript: Transcript, stream: RequestStream, answer: Answer) -> None:

@@ -15,7 +15,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.types import Receive, Scope
 
 from omni.errors import BadRequest, Unavailable
-from omni.server.body import Share, chunks, declared_length, header, too_large
+from omni.server.body import Intake, Share, declared_length, header, too_large
 from omni.server.errors import shown
 from omni.server.settings import MIB
 
@@ -25,7 +25,7 @@ MAX_PARTS = 64
 MAX_FIELD = 64 * 1024
 """Bytes of one form field that is not the file."""
 OVERHEAD = 256 * 1024 + MAX_FIELD
-"""Bytes of a body that may go to anything but the file."""
+"""Bytes of a body that may go to anything but the file: all fields together, headers, boundaries."""
 
 
 class Spool:
@@ -36,12 +36,16 @@ class Spool:
         self._file: IO[bytes] | None = None
         self.size = 0
 
+    @property
+    def in_memory(self) -> int:
+        return len(self._buffer)
+
     def add(self, data: bytes) -> None:
         self._buffer += data
         self.size += len(data)
 
     async def flush(self, share: Share) -> None:
-        """Write to disk what is too much for memory.
+        """Write to disk what is too much for memory; ``share`` is of the disk's budget.
 
         Raises:
             Busy: the disk space for uploads is used up.
@@ -81,12 +85,38 @@ class Spool:
 
 
 class Form:
-    """A parsed form: its text fields in the order they came, and the file."""
+    """A parsed form: its text fields in the order they came, and the file. ``memory`` and ``disk`` hold what it takes
+    of both."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Share, disk: Share) -> None:
         self.fields: list[tuple[str, str]] = []
         self.file = Spool()
         self.has_file = False
+        self._memory = memory
+        self._disk = disk
+        self._overhead = 0
+
+    async def store(self, overhead: int) -> None:
+        """Account for what has arrived, and write to disk what is too much for memory. ``overhead``: bytes of it that
+        did not go to the file.
+
+        Raises:
+            Busy, Unavailable: there is no room for it.
+        """
+        self._overhead = overhead
+        self._settle()
+        await self.file.flush(self._disk)
+        self._settle()
+
+    async def audio(self) -> NDArray[np.uint8]:
+        """The file, uint8. Nothing may be added after."""
+        audio = await self.file.array(self._disk)
+        self._settle()
+        return audio
+
+    def _settle(self) -> None:
+        # A text may be four times as large as its bytes.
+        self._memory.settle(self.file.in_memory + 4 * self._overhead)
 
     def __enter__(self) -> Form:
         return self
@@ -194,15 +224,13 @@ def boundary_of(scope: Scope) -> bytes | None:
     return options.get(b"boundary", b"") if kind == b"multipart/form-data" else None
 
 
-async def read_form(
-    form: Form, scope: Scope, receive: Receive, boundary: bytes, max_file: int, pause: float, share: Share
-) -> None:
+async def read_form(form: Form, scope: Scope, receive: Receive, boundary: bytes, max_file: int, intake: Intake) -> None:
     """Fill ``form`` from the body, its parts in any order, with or without a Content-Length.
 
     Raises:
         BadRequest: malformed or incomplete multipart; a part that is too large or too many.
         TooLarge: the file, or the whole body, is over the limit; raised as soon as that shows.
-        Busy, Unavailable, BodyTimeout, Cancelled: see :class:`Spool` and :func:`omni.server.body.chunks`.
+        Busy, Unavailable, BodyTimeout, Cancelled: see :class:`Form` and :meth:`omni.server.body.Intake.chunks`.
     """
     limit = max_file + OVERHEAD
     if declared_length(scope) > limit:
@@ -213,12 +241,13 @@ async def read_form(
     received = 0
     try:
         parser = MultipartParser(boundary, reader.callbacks())  # type: ignore[arg-type]
-        async for chunk in chunks(receive, pause):
+        async for chunk in intake.chunks(receive):
             received += len(chunk)
-            if received > limit:
-                raise too_large(max_file, "a file", "file")
             parser.write(chunk)
-            await form.file.flush(share)
+            overhead = received - form.file.size
+            if overhead > OVERHEAD:
+                raise BadRequest(f"all of a form but its file may have at most {OVERHEAD // 1024} KiB")
+            await form.store(overhead)
     except FormParserError as error:
         raise BadRequest(f"the multipart body is malformed: {error}") from None
     if not reader.complete:

@@ -11,11 +11,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from server_harness import error
 
-from omni.errors import BadRequest
+from omni.errors import BadRequest, TooLarge
+from omni.server.body import Budget
 from omni.server.fetch import fetch, is_public
 from omni.server.settings import ServerSettings
 
 OPEN = ServerSettings(allow_private_urls=True, max_reference_mb=0.01, fetch_seconds=1)
+LARGER = ServerSettings(allow_private_urls=True, fetch_seconds=5)
 CLOSED = ServerSettings(fetch_seconds=2)
 
 
@@ -64,7 +66,8 @@ def web() -> Iterator[int]:
 
 
 def get(url: str, settings: ServerSettings = OPEN) -> bytes:
-    return asyncio.run(fetch(url, settings, "references[0].audio")).tobytes()
+    with Budget(1).share() as share:
+        return asyncio.run(fetch(url, settings, "references[0].audio", share)).tobytes()
 
 
 def test_the_bytes_of_an_address(web):
@@ -144,7 +147,15 @@ def test_addresses_that_are_none(url):
         get(url, CLOSED)
 
 
-@pytest.mark.parametrize("ip", ["8.8.8.8", "93.184.216.34", "2606:4700:4700::1111"])
+def test_what_is_fetched_needs_room(web):
+    with Budget(0.1).share() as share, Budget(0.1).share() as other:
+        share.take(90_000)
+        with pytest.raises(TooLarge, match=r"alone needs more than the 0\.1 MiB"):
+            asyncio.run(fetch(f"http://127.0.0.1:{web}/large", LARGER, "p", share))
+        asyncio.run(fetch(f"http://127.0.0.1:{web}/large", LARGER, "p", other))
+
+
+@pytest.mark.parametrize("ip", ["8.8.8.8", "93.184.216.34", "2606:4700:4700::1111", "2a00:1450:4001::5"])
 def test_public(ip):
     assert is_public(ip)
 
@@ -164,6 +175,7 @@ def test_public(ip):
         ),
         *("255.255.255.255", "198.18.0.1", "192.0.2.1", "240.0.0.1", "::1", "::", "fe80::1", "fc00::1", "ff02::1"),
         *("::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::", "2001::1", "2001:db8::1", "::127.0.0.1", "fe80::1%eth0"),
+        *("192.88.99.1", "fec0::1", "3fff::1", "2001:20::1", "4000::1", "100::1", "5f00::1", "::ffff:192.88.99.1"),
     ],
 )
 def test_not_public(ip):

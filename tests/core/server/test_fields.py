@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from omni.errors import BadRequest, ConfigError
 from omni.messages import Segment, TranscriptChunk, Usage, Word
 from omni.server import speech_fields, transcription_fields
-from omni.server.fields import Field, Parameters, decode_object, unknown_field
+from omni.server.fields import Field, Parameters, unknown_field
 from omni.server.languages import code_of, name_of
+from omni.server.objects import decode_object
 from omni.server.openai_names import MODELS, VOICES, model_aliases, voices_of
 from omni.server.settings import ServerSettings
 from omni.server.transcript_formats import Transcript, render, srt, vtt
