@@ -8,6 +8,7 @@ from io import BytesIO
 
 import endpoint_toys
 import httpx
+import msgspec
 import numpy as np
 import pytest
 from server_harness import Running
@@ -45,6 +46,18 @@ def test_it_speaks_as_the_server_s_own_endpoint_does(toys) -> None:
     body = {"model": "tone", "input": "one two one two", "response_format": "pcm"}
     assert answer.content == post(toys, "/v1/audio/speech", json=body).content
     assert toys.metric("omni_http_requests_total", endpoint="/v1/say", status="200", model="tone") == 1
+
+
+def test_msgpack_is_bounded_as_json_is(toys) -> None:
+    packed = msgspec.msgpack.encode({"words": "one two"})
+    body = {"model": "tone", "input": "one two", "response_format": "pcm"}
+    assert post(toys, "/v1/packed", content=packed).content == post(toys, "/v1/audio/speech", json=body).content
+    bomb = msgspec.msgpack.encode({"words": [{}] * 20_000})
+    for content, needle in ((bomb, "at most 10000 values"), (b"\x91\x01", "map"), (packed[:-1], "not valid msgpack")):
+        refused = post(toys, "/v1/packed", content=content)
+        assert refused.status_code == 400
+        assert needle in refused.json()["error"]["message"]
+    assert post(toys, "/v1/say", content=b'{"words": [' + b"{}," * 20_000 + b"{}]}").status_code == 400
 
 
 @pytest.mark.parametrize(

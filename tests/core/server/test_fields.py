@@ -67,6 +67,45 @@ def test_a_limit_and_what_is_just_over_it_look_different():
     assert refusal.message == f"'seed' must be at most {2**63 - 1}, not {2**63}"
 
 
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("number", [HUGE, "-" + HUGE])
+@pytest.mark.parametrize("name", ["speed", "seed", "sample_rate"])
+def test_whole_numbers_that_no_float_holds_are_out_of_range(name, number):
+    refusal = outcome(lambda: speech_fields.FIELDS[name].check(decode_object(f'{{"x":{number}}}'.encode())["x"]))
+    assert isinstance(refusal, BadRequest)
+    assert refusal.param == name
+    assert f"at {'least' if number[0] == '-' else 'most'} " in refusal.message
+    assert len(refusal.message) < 200
+
+
+def test_without_limits_a_number_still_has_to_fit_a_float():
+    refusal = outcome(lambda: Field("x", ("number",), "").check(int(HUGE)))
+    assert isinstance(refusal, BadRequest)
+    assert refusal.message == "'x' must be a number that a float can hold"
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-Infinity", "1e999", HUGE])
+def test_parameters_are_finite(text):
+    parameters = Parameters("alias", server_toys.AliasParams, ())
+    for values, from_form in (({"biasOf": text}, True), ({"biasOf": int(HUGE)}, False)):
+        refusal = outcome(lambda v=values, f=from_form: parameters.validate(v, text=f))
+        assert isinstance(refusal, BadRequest)
+        assert (refusal.param, refusal.message) == ("biasOf", "'biasOf' must be a finite number")
+
+
+def test_a_name_of_any_length_is_cut_in_an_error():
+    refusal = outcome(lambda: Parameters("alias", server_toys.AliasParams, ()).validate({"x" * 100_000: 1}))
+    assert isinstance(refusal, BadRequest)
+    assert len(refusal.message) + len(refusal.param or "") < 500
+
+
+def test_parameters_that_are_read_and_written_under_different_names():
+    with pytest.raises(ConfigError, match="'top_k' is read and written under different names"):
+        Parameters("otherwise", server_toys.ReadOtherwiseParams, ())
+
+
 def test_known_fields_are_listed_once():
     assert unknown_field("x", ("a", "b", "a")).message.endswith("known are: a, b")
 

@@ -10,12 +10,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import httpx
 import pytest
 import server_toys
-from server_harness import Running, error, eventually, toy_plugins
+from server_harness import Raw, Running, error, eventually, toy_plugins
 
 from omni.config import configure
 from omni.errors import ConfigError, WeightsError
@@ -23,7 +24,7 @@ from omni.server.app import create_app
 from omni.server.run import bind, serve
 from omni.service import Service
 
-SPEECH = "/v1/audio/speech"
+SPEECH, HEAR = "/v1/audio/speech", "/v1/audio/transcriptions"
 
 
 def test_a_busy_port_is_an_error_that_names_it():
@@ -91,6 +92,20 @@ def test_a_parameter_that_is_called_like_a_field_is_an_error_at_launch():
         serve(create_app(load), bind("127.0.0.1", 0))
 
 
+def test_a_parameter_may_have_an_alias(start):
+    task = server_toys.TONE.task.model_copy(update={"params": "server_toys:AliasParams"})
+    stages = (server_toys.StageSpec("words", "server_toys:AliasWords"), server_toys.TONE.stages[1])
+    running = start(recipes=[server_toys.TONE.model_copy(update={"task": task, "stages": stages})])
+    body = {"input": "hi", "response_format": "pcm"}
+    with httpx.Client(base_url=running.url) as http:
+        assert len(http.post(SPEECH, json=body | {"topK": 3}).content) == 3 * 4800
+        assert len(http.post(SPEECH, json=body).content) == 5 * 4800
+        refused = http.post(SPEECH, json=body | {"topK": 0})
+        assert (refused.status_code, error(refused)["param"]) == (400, "topK")
+        refused = http.post(SPEECH, json=body | {"top_k": 3})
+        assert (refused.status_code, error(refused)["param"]) == (400, "top_k")
+
+
 def stop(running: Running) -> None:
     assert running.loop is not None
     running.loop.call_soon_threadsafe(running.server.stop)
@@ -124,6 +139,50 @@ def test_draining_ends_after_its_limit(start):
             response.read()
     running.thread.join(5)
     assert not running.thread.is_alive()
+
+
+HALF = {
+    "form": (HEAR, "content-type: multipart/form-data; boundary=X", b"--X\r\n"),
+    "JSON": (SPEECH, "content-type: application/json", b'{"input": "'),
+    "a plugin's own": ("/v1/toy/size", "content-type: text/plain", b"half"),
+}
+
+
+@pytest.mark.parametrize("kind", HALF)
+def test_draining_does_not_wait_for_bodies_that_are_still_on_their_way(start, kind, caplog):
+    path, header, half = HALF[kind]
+    core = path.startswith("/v1/audio")
+    running = start(drain_seconds=20 if core else 0.2)
+    client = Raw(running.port)
+    client.head(path, header, "content-length: 1000")
+    client.send(half)
+    assert eventually(lambda: running.metric("omni_http_in_flight") == 2)
+    stop(running)
+    head, _, body = client.read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(body)["error"]["code"] == "draining"
+    running.thread.join(5)
+    assert not running.thread.is_alive()
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("fmt", ["pcm", "wav"])
+def test_a_client_that_reads_nothing_is_cut_off_without_a_traceback(start, fmt, caplog):
+    running = start(drain_seconds=0.2)
+    client = Raw(running.port)
+    body = json.dumps({"input": "FLOOD", "response_format": fmt}).encode()
+    client.head(SPEECH, "content-type: application/json", f"content-length: {len(body)}")
+    client.send(body)
+    made = "omni_stage_items_total"
+    assert eventually(lambda: running.metric(made, stage="sound") > 100, 10)
+    assert eventually(
+        lambda: (before := running.metric(made)) and time.sleep(0.1) is None and running.metric(made) == before, 10
+    )
+    stop(running)
+    running.thread.join(10)
+    assert not running.thread.is_alive()
+    assert not [record for record in caplog.records if record.exc_info]
+    client.sock.close()
 
 
 SCRIPT = """

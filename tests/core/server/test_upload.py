@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from server_harness import eventually
+from server_harness import Raw, eventually
 
 MIB = 1 << 20
 
@@ -128,29 +128,6 @@ def test_too_large_files_are_refused(http):
     refused(send(http, form(part("file", bytes(8 * MIB + 1), filename="a"))), "8")
     assert heard(send(http, form(part("file", bytes(8 * MIB), filename="a"))))["bytes"] == 8 * MIB
     refused(http.post("/v1/audio/speech", content=b" " * (4 * MIB + 1)), "4")
-
-
-class Raw:
-    """A connection on which anything may be sent."""
-
-    def __init__(self, port: int) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
-
-    def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
-
-    def head(self, path: str, *headers: str) -> None:
-        self.send("\r\n".join([f"POST {path} HTTP/1.1", "host: x", *headers, "", ""]).encode())
-
-    def read(self) -> bytes:
-        """All until the server closes the connection."""
-        data = b""
-        try:
-            while block := self.sock.recv(65536):
-                data += block
-        except ConnectionResetError:
-            pass
-        return data
 
 
 @pytest.fixture

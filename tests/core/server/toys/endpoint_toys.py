@@ -59,6 +59,10 @@ class Plugin:
         async def form() -> Response:
             return Endpoint(self.form)
 
+        @router.post("/v1/packed")
+        async def packed() -> Response:
+            return Endpoint(self.packed)
+
         @router.post("/v1/hear")
         async def hear() -> Response:
             return Endpoint(self.hear)
@@ -71,6 +75,10 @@ class Plugin:
     async def form(self, call: Call) -> None:
         parts = [[name, len(value), isinstance(value, bytes)] for name, value in await call.form()]
         await call.reply({"type": call.content_type, "parts": parts})
+
+    async def packed(self, call: Call) -> None:
+        fields = await call.msgpack()
+        await call.speak({"model": "tone", "input": fields["words"], "response_format": "pcm"})
 
     async def hear(self, call: Call) -> None:
         transcript = await call.transcribe({"language": call.headers.get("language")}, bytes(await call.read()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -69,6 +70,29 @@ class Running:
                 if match[1] == name and labels.items() <= found.items():
                     total += float(match[3])
         return total
+
+
+class Raw:
+    """A connection on which anything may be sent."""
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=10)
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def head(self, path: str, *headers: str) -> None:
+        self.send("\r\n".join([f"POST {path} HTTP/1.1", "host: x", *headers, "", ""]).encode())
+
+    def read(self) -> bytes:
+        """All until the server closes the connection."""
+        data = b""
+        try:
+            while block := self.sock.recv(65536):
+                data += block
+        except ConnectionResetError:
+            pass
+        return data
 
 
 def eventually(check: Callable[[], Any], seconds: float = 1.0) -> Any:

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request
 
 from omni import (
     Aggregator,
@@ -50,6 +51,17 @@ class ClashingParams(BaseModel):
     speed: float = 1.0
 
 
+class AliasParams(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    top_k: Annotated[int, Field(alias="topK", ge=1)] = 5
+    bias: Annotated[float, Field(alias="biasOf")] = 0.0
+
+
+class ReadOtherwiseParams(BaseModel):
+    top_k: Annotated[int, Field(validation_alias="topK")] = 5
+
+
 class HearParams(BaseModel):
     beam: Annotated[int, Field(ge=1, le=10)] = 1
     vad_filter: bool = True
@@ -75,6 +87,14 @@ class Words(Preprocess[SpeechRequest, Spoken]):
                 yield Spoken(word="on", request=item)
         for word in item.text.split():
             yield Spoken(word=word, request=item)
+
+
+class AliasWords(Words):
+    """Reads its parameters as a plugin does."""
+
+    def process(self, item: SpeechRequest) -> Iterator[Spoken]:
+        top_k = AliasParams.model_validate(item.params).top_k
+        yield from (Spoken(word=item.text, request=item) for _ in range(top_k))
 
 
 class Tone(Decoder[Spoken, AudioChunk]):
@@ -229,3 +249,7 @@ class Plugin:
             if number == 8:
                 raise BadRequest("not eight", param="number")
             return {"number": number, "served": len(service.pipelines)}
+
+        @router.post("/v1/toy/size")
+        async def size(request: Request) -> dict[str, int]:
+            return {"size": len(await request.body())}
