@@ -208,7 +208,13 @@ class Bench:
                 for stage in ("encoder", "ar")
                 for option in (f"random={self.size}", f"device={device}")
             ),
-            *("audio.workers=4", "encoder.max_batch=64", "encoder.cache_mb=0", "ar.prompt_workers=4"),
+            *(
+                "audio.workers=4",
+                "encoder.max_batch=64",
+                "encoder.max_cost=400",
+                "encoder.cache_mb=0",
+                "ar.prompt_workers=4",
+            ),
             *(f"ar.torch.max_running={at_once}", f"ar.torch.kv_tokens={at_once * 192}", "ar.torch.prefill_chunk=8192"),
             *("ar.engine=torch", f"limits.max_requests={at_once}"),
         ]

@@ -15,7 +15,7 @@ from omni.messages import AudioChunk as Audio
 from omni.messages import Joined, Message, SpeechRequest, TranscriptChunk, TranscriptionRequest
 from omni.plugins import Plugins, import_path
 from omni.recipe import Recipe, StageSpec
-from omni.stages import AR, Aggregator, Stage, StageOptions
+from omni.stages import AR, Aggregator, Encoder, Stage, StageOptions
 
 _REQUESTS: dict[str, type[Message]] = {"speech": SpeechRequest, "transcription": TranscriptionRequest}
 _RESULTS: dict[str, type[Message]] = {"speech": Audio, "transcription": TranscriptChunk}
@@ -69,6 +69,7 @@ def check(config: RecipeConfig) -> list[CheckedStage]:
     by_name = {stage.spec.name: stage for stage in stages}
     for stage in stages:
         _check_inputs(recipe, stage, by_name)
+        _check_pace(recipe, stage, by_name)
     last = by_name[recipe.outputs()[0]]
     if not issubclass(last.cls.output_type, result_type(recipe)):
         raise ConfigError(
@@ -116,6 +117,21 @@ def _check_inputs(recipe: Recipe, stage: CheckedStage, by_name: dict[str, Checke
                 f"recipe {recipe.name!r}: stage {spec.name!r} takes {wanted.__name__}, but {name!r} gives "
                 f"{given.__name__}"
             )
+
+
+def _check_pace(recipe: Recipe, stage: CheckedStage, by_name: dict[str, CheckedStage]) -> None:
+    spec = stage.spec
+    if spec.paced_by is None:
+        return
+    what = f"recipe {recipe.name!r}: stage {spec.name!r} is paced by {spec.paced_by!r}, which"
+    later, found = {spec.name}, by_name[spec.paced_by]
+    for other in recipe.order():
+        if later.intersection(other.after):
+            later.add(other.name)
+    if spec.paced_by == spec.name or spec.paced_by not in later:
+        raise ConfigError(f"{what} does not come after it")
+    if not issubclass(found.cls, AR | Encoder):
+        raise ConfigError(f"{what} is {found.cls.kind}: only encoders and AR stages set a pace")
 
 
 def choose_engine(configs: Sequence[RecipeConfig], engine: str, source: str) -> None:

@@ -21,7 +21,7 @@ from omni.schedulers.base import Scheduler, StageStats
 from omni.schedulers.worker import Mailbox, in_thread, log
 from omni.stages import AR, Aggregator, StageContext
 from omni.transports.base import Transport
-from omni.transports.inproc import Edge, Join, Tee
+from omni.transports.inproc import Edge, Join, Tee, Window
 from omni.weights import LocalWeights, locate
 
 EDGE_CAPACITY = 16
@@ -152,6 +152,7 @@ class _Node:
     consumers: tuple[str, ...]
     output_type: type[Message]
     joined: bool
+    paced_by: str | None
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ class Pipeline:
                 consumers=tuple(other.spec.name for other in stages if stage.spec.name in other.spec.after),
                 output_type=stage.cls.output_type,
                 joined=len(stage.spec.after) > 1 and not issubclass(stage.cls, Aggregator),
+                paced_by=stage.spec.paced_by,
             )
             for stage in reversed(stages)
         ]
@@ -285,14 +287,18 @@ class Pipeline:
         """Give every stage its ends of the edges, consumers first, then put the request in."""
         connect = self._transport.connect
         inputs: dict[str, dict[str, Edge]] = {}
+        entrances: dict[str, Edge] = {}  # what a stage takes its items from
         for node in self._nodes:
             sources: dict[str, Edge] = {source: Edge(self._capacity) for source in node.sources}
             inputs[node.name] = sources
             receivers = [inputs[consumer][node.name] for consumer in node.consumers] or [result]
             outlets = [connect(node.output_type, receiver) for receiver in receivers]
             outlet = outlets[0] if len(outlets) == 1 else Tee(outlets)
+            if node.paced_by is not None:
+                outlet = Window(outlet, entrances[node.paced_by], self._capacity)
             if node.joined:
                 sources = {"joined": Join(sources, self._capacity)}
+            entrances[node.name] = next(iter(sources.values()))
             node.scheduler.open(request_id, sources, outlet)
         for entry in self._entries:
             outlet = connect(type(request), inputs[entry]["request"])

@@ -108,7 +108,9 @@ class StageSpec(_Frozen):
     """One node of the graph. ``after`` names the stages it takes from (none: the request itself).
 
     ``options`` are defaults of the stage class's ``Options``; ``stream`` says that this stage gives a stream
-    of items for one item (informative, checked by the conformance kit). ``weights`` are the stage's own, in place of
+    of items for one item (informative, checked by the conformance kit). ``paced_by`` names a later stage, an encoder or
+    an AR one, that takes one item for each that this stage gives: the stages up to it hold together no more of them
+    than one edge does, for items that are large. ``weights`` are the stage's own, in place of
     the recipe's; ``--set STAGE.weights=SOURCE`` names others.
     """
 
@@ -116,6 +118,7 @@ class StageSpec(_Frozen):
     cls: ImportPath
     after: tuple[str, ...] = ()
     stream: bool = False
+    paced_by: str | None = None
     weights: Weights | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
@@ -184,6 +187,8 @@ class Recipe(_Frozen):
             for source in stage.after:
                 if source not in seen:
                     raise ValueError(f"stage {stage.name!r} comes after {source!r}, which does not exist")
+            if stage.paced_by is not None and stage.paced_by not in seen:
+                raise ValueError(f"stage {stage.name!r} is paced by {stage.paced_by!r}, which does not exist")
         self.order()
         outputs = self.outputs()
         if len(outputs) != 1:

@@ -21,9 +21,10 @@ def _stages(*, times: bool = False, **options: dict[str, Any]) -> tuple[StageSpe
         return StageSpec(name, f"qwen3_asr.{cls}", after=after, options=options.get(name, {}), **fields)
 
     return (
-        stage("audio", "audio:Audio", stream=True),
+        stage("audio", "audio:Audio", stream=True, paced_by="aligner" if times else "ar"),
+        stage("spans", "transcript:Outline", ("audio",)),
         stage("encoder", "stages:AudioEncoderStage", ("audio",)),
-        stage("ar", "stages:Recogniser", ("audio", "encoder"), stream=True),
+        stage("ar", "stages:Recogniser", ("spans", "encoder"), stream=True),
         *(
             (
                 stage("texts", "transcript:WrittenSpans", ("ar",)),

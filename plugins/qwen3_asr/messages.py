@@ -9,10 +9,11 @@ import torch
 from omni import Message, Usage
 
 
-class Span(Message):
-    """A stretch of the file, ``start`` and ``seconds`` of it in seconds; spans follow each other without gaps.
+class SpanInfo(Message):
+    """A stretch of the file, ``start`` and ``seconds`` of it in seconds, and what is asked about it; spans follow each
+    other without gaps.
 
-    ``mel``: float32 ``(bands, frames)``. ``language``: ISO code, None for detection. ``prompt``: context before the
+    ``language``: ISO code, None for detection. ``prompt``: context before the
     audio. ``max_new_tokens``: None for as many as the span can hold. ``timed``: times were asked for, and ``words``:
     those of words. ``written``: how the answer begins, of a live transcript (:mod:`qwen3_asr.live`); then all that is
     written comes out as it is.
@@ -22,7 +23,6 @@ class Span(Message):
     last: bool
     start: float
     seconds: float
-    mel: np.ndarray
     language: str | None = None
     prompt: str = ""
     temperature: float = 0.0
@@ -31,6 +31,16 @@ class Span(Message):
     timed: bool = False
     words: bool = False
     written: str | None = None
+
+
+class Span(SpanInfo, kw_only=True):
+    """With its sound, 50 kB a second. ``mel``: float32 ``(bands, frames)``."""
+
+    mel: np.ndarray
+
+    def info(self) -> SpanInfo:
+        """Without it, for those who do not listen."""
+        return SpanInfo(**{name: getattr(self, name) for name in SpanInfo.__struct_fields__})
 
 
 class Mel(Message):

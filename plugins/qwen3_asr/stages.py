@@ -30,7 +30,7 @@ from qwen3_asr.aligner import prompt_ids
 from qwen3_asr.deltas import Deltas, Raw
 from qwen3_asr.languages import ALIGNED, NAMES, code_of, no_times
 from qwen3_asr.loader import load_aligner, load_encoder, open_aligner, random_encoder
-from qwen3_asr.messages import Aligned, Encoded, Ending, Mel, Span, Spoken
+from qwen3_asr.messages import Aligned, Encoded, Ending, Mel, Span, SpanInfo, Spoken
 from qwen3_asr.model import AUDIO, AsrModel
 from qwen3_asr.prompts import PromptBuilder
 from qwen3_asr.sizes import SizeName
@@ -42,10 +42,12 @@ from qwen3_asr.units import nagisa, split_units
 
 log = logging.getLogger("qwen3_asr")
 
-EMBEDS, SPANS, TEXTS = "encoder", "audio", "texts"
-"""Stages whose items are joined: embeddings, spans, written spans."""
+SPANS, EMBEDS, SOUNDS, TEXTS = "spans", "encoder", "audio", "texts"
+"""Stages whose items are joined: spans and their embeddings; spans with their sound and what is said in them."""
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+BATCH_SECONDS = 200.0
+"""Of audio that an encoder hears in one call, which nothing interrupts: one long span, or many short clips."""
 _TOKENS_BESIDE = 64
 """Tokens that a span may have beside those that its length allows: its language, a word at either end."""
 
@@ -78,9 +80,11 @@ def weights_folder(context: StageContext) -> Path:
 
 class AudioEncoderOptions(EncoderOptions):
     """``device``: a torch device, ``auto`` takes CUDA where there is one. ``dtype``: ``auto`` is bfloat16 on CUDA and
-    float32 elsewhere. ``random``: random weights of a size instead of a checkpoint, drawn with ``random_seed``."""
+    float32 elsewhere. ``random``: random weights of a size instead of a checkpoint, drawn with ``random_seed``.
+    ``max_cost``: seconds of audio in a batch, which nothing interrupts."""
 
     max_batch: Annotated[int, Field(ge=1, le=4096)] = 32
+    max_cost: Annotated[float, Field(gt=0)] | None = BATCH_SECONDS
     cache_mb: Annotated[float, Field(ge=0)] = 128.0
     device: str = "auto"
     dtype: Dtype = "auto"
@@ -105,6 +109,9 @@ class AudioEncoderStage(Encoder[Span, Encoded]):
             if folder is None
             else load_encoder(folder, config.audio, device=device, dtype=dtype)
         )
+
+    def cost(self, item: Span) -> float:
+        return item.seconds
 
     def key(self, item: Span) -> Mel:
         return Mel(mel=item.mel)
@@ -133,7 +140,7 @@ class RecogniserOptions(AROptions):
 class Hearing:
     """One span while it is written."""
 
-    span: Span
+    span: SpanInfo
     embeds: torch.Tensor
     decoder: TextDecoder
     deltas: Deltas | Raw
@@ -192,7 +199,7 @@ class Recogniser(AR[Joined, Spoken]):
             SamplingParams(max_new_tokens=new, temperature=span.temperature, seed=span.seed),
         )
 
-    def _too_long(self, span: Span, given: int, new: int) -> BadRequest:
+    def _too_long(self, span: SpanInfo, given: int, new: int) -> BadRequest:
         param = "max_new_tokens" if span.max_new_tokens else "prompt" if span.prompt else "file"
         return BadRequest(
             f"{span.seconds:.1f} s of audio with the prompt are {given} tokens and may be {new} more as text; this "
@@ -226,9 +233,11 @@ class Recogniser(AR[Joined, Spoken]):
 
 
 class AlignerOptions(EncoderOptions):
-    """``device`` and ``dtype`` as of the encoder. The weights are the aligner's own: ``--set aligner.weights=…``."""
+    """``device``, ``dtype`` and ``max_cost`` as of the encoder. The weights are the aligner's own:
+    ``--set aligner.weights=…``."""
 
     max_batch: Annotated[int, Field(ge=1, le=4096)] = 8
+    max_cost: Annotated[float, Field(gt=0)] | None = BATCH_SECONDS
     device: str = "auto"
     dtype: Dtype = "auto"
 
@@ -249,6 +258,11 @@ class AlignerStage(Encoder[Joined, Aligned]):
         if nagisa() is None:
             log.warning("nagisa is not installed: Japanese gets a time for every character, not for every word")
 
+    def cost(self, item: Joined) -> float:
+        """Seconds to be aligned; what nobody asked for costs next to nothing."""
+        ending: Ending = item.parts[TEXTS].ending
+        return max(0.01, ending.seconds) if ending.timed else 0.01
+
     def key(self, item: Joined) -> None:
         return None
 
@@ -258,7 +272,7 @@ class AlignerStage(Encoder[Joined, Aligned]):
         if not wanted:
             return results
         config = self._config
-        audio = self._encoder.encode([item.parts[SPANS].mel for item, _ in wanted])
+        audio = self._encoder.encode([item.parts[SOUNDS].mel for item, _ in wanted])
         prompts = [
             prompt_ids(self._tokenizer, config.timestamp_id, [unit.word for unit in result.units], len(embeds))
             for (_, result), embeds in zip(wanted, audio, strict=True)

@@ -9,8 +9,18 @@ import msgspec
 
 from omni import Aggregator, Message, StageFailed, TranscriptChunk
 from qwen3_asr.languages import WITHOUT_SPACES
-from qwen3_asr.messages import Aligned, Ending, Piece, Spoken
+from qwen3_asr.messages import Aligned, Ending, Piece, Span, SpanInfo, Spoken
 from qwen3_asr.times import segments
+
+
+class Outline(Aggregator[Span, SpanInfo, None]):
+    """Spans without their sound, which a span that is being written need not hold."""
+
+    def open(self) -> None:
+        return None
+
+    def add(self, state: None, item: Span, source: str) -> Iterable[SpanInfo]:
+        yield item.info()
 
 
 class SpanText(Message):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import toy_stages
 import toy_tts
-from harness import run
+from harness import run, until
 from toy_stages import EVENTS, expected
 
 from omni import BadRequest, Busy, SpeechRequest, StageFailed
@@ -84,6 +84,32 @@ def test_a_fork_whose_branches_wait_for_different_chunks_does_not_lock_up() -> N
         stages = ("split:Split", "left:Same<split", "one:Speak<left", "right:Same<split", "two:Speak<right")
         async with pipeline(*stages, "join:Join<one,two", two__first_chunk=40, two__max_chunk=40) as pipe:
             assert sorted(await read(submit(pipe, "100 x both"))) == sorted(2 * expected("100 x both"))
+
+    run(test)
+
+
+def test_a_stage_keeps_the_pace_of_a_later_one() -> None:
+    """All that lies between holds no more than one edge does, and what is in the later stage counts."""
+
+    async def test() -> None:
+        stages = (
+            "split:Split>last",
+            "left:Same",
+            "right:Same<split",
+            "pair:Pair<left,right",
+            "last:Slow",
+            "speak:Speak",
+        )
+        async with pipeline(*stages, last__workers=2) as pipe:
+            stream = submit(pipe, "100 x words")
+            await until(lambda: [event for event, _ in EVENTS].count("produce") >= 16)
+            toy_stages.GATE.open()
+            assert await read(stream) == expected("100 x words")
+        under_way, most = 0, 0
+        for event, _ in EVENTS:
+            under_way += {"produce": 1, "encoded": -1}.get(event, 0)
+            most = max(most, under_way)
+        assert most == 16
 
     run(test)
 

@@ -36,10 +36,11 @@ def test_the_order_puts_every_stage_after_its_sources() -> None:
         ((stage("a"), stage("a")), "two stages are named 'a'"),
         ((stage("a", "b"),), "'a' comes after 'b', which does not exist"),
         ((stage("a"), stage("b", "a", "d"), stage("c", "b"), stage("d", "c")), "a cycle runs through ['b', 'c', 'd']"),
+        ((stage("a", paced_by="b"),), "'a' is paced by 'b', which does not exist"),
         ((stage("a"), stage("b", "b")), "a cycle runs through ['b']"),
         ((stage("a"), stage("b", "a"), stage("c", "a")), "exactly one last stage, it has ['b', 'c']"),
     ],
-    ids=["none", "twice", "unknown", "cycle", "itself", "two ends"],
+    ids=["none", "twice", "unknown", "no pace", "cycle", "itself", "two ends"],
 )
 def test_graphs_that_cannot_run(stages: tuple[StageSpec, ...], words: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(words)):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
+from operator import attrgetter
 from typing import Any
 
 from omni.errors import OmniError, StageFailed
@@ -21,14 +24,14 @@ from omni.transports.inproc import Edge
 class _BatchStream(Stream):
     """Results come back in any order and leave in the order of their items."""
 
-    __slots__ = ("done", "emitted", "in_line", "taken")
+    __slots__ = ("done", "emitted", "in_line", "taken", "turn")
 
     def __init__(self, request_id: str, sources: Mapping[str, Edge], outlet: Outlet) -> None:
         super().__init__(request_id, sources, outlet)
-        self.taken = 0
-        self.emitted = 0
+        self.taken = self.emitted = 0
         self.done: dict[int, Any] = {}
         self.in_line = False
+        self.turn = 0.0
 
     @property
     def can_take(self) -> bool:
@@ -37,20 +40,24 @@ class _BatchStream(Stream):
 
 
 class _Job:
-    """One item on its way: its place in its request, its cache key (None: not cached)."""
+    """One item on its way: its place in its request, its cost, its cache key (None: not cached). ``turn``: what its
+    request has had with it; who has had least goes first."""
 
-    __slots__ = ("index", "item", "key", "since", "stream")
+    __slots__ = ("cost", "index", "item", "key", "since", "stream", "turn")
 
-    def __init__(self, stream: _BatchStream, index: int, item: Any, since: float) -> None:
+    def __init__(self, stream: _BatchStream, index: int, item: Any, since: float, cost: float) -> None:
         self.stream = stream
         self.index = index
         self.item = item
         self.since = since
+        self.cost = cost
+        self.turn = 0.0
         self.key: bytes | None = None
 
 
 class BatchScheduler(BatchingScheduler):
-    """Runs :meth:`Encoder.encode`. Requests take turns item by item, so a long one does not starve a short one."""
+    """Runs :meth:`Encoder.encode`. Requests take turns by what their items cost, so a long one does not starve a short
+    one."""
 
     stream_type = _BatchStream
     _stage: Encoder[Any, Any]
@@ -63,7 +70,8 @@ class BatchScheduler(BatchingScheduler):
         threads = options.workers + (1 if self._cache is not None else 0)
         super().__init__(stage, mailbox, options.workers, threads)
         self._ready: deque[_BatchStream] = deque()
-        self._waiting: deque[_Job] = deque()
+        self._waiting: list[_Job] = []
+        self._turn = 0.0
         self._looking = 0
         self._timer: asyncio.TimerHandle | None = None
         self._salt = content_salt(stage)
@@ -89,7 +97,19 @@ class BatchScheduler(BatchingScheduler):
 
     @property
     def _is_full(self) -> bool:
-        return len(self._waiting) >= self._options.max_batch
+        fitting = self._fitting()
+        return fitting >= self._options.max_batch or fitting < len(self._waiting)
+
+    def _fitting(self) -> int:
+        """How many of the waiting items are the next batch."""
+        limit = self._options.max_cost or float("inf")
+        totals = accumulate(job.cost for job in self._waiting[: self._options.max_batch])
+        return max(sum(total <= limit for total in totals), min(1, len(self._waiting)))
+
+    def _join_line(self, job: _Job) -> None:
+        """Behind those whose requests have had less. One that comes counts as having had what is served now."""
+        job.turn = job.stream.turn = max(job.stream.turn, self._turn) + job.cost
+        insort(self._waiting, job, key=attrgetter("turn"))
 
     def _take_turns(self) -> None:
         """Move items of ready requests, one each in turn, into the waiting line until a batch is full. With a cache all
@@ -97,20 +117,33 @@ class BatchScheduler(BatchingScheduler):
         taken: list[_Job] = []
         while self._ready and (self._cache is not None or not self._is_full):
             stream = self._ready.popleft()
-            if stream.can_take:
-                job = _Job(stream, stream.taken, stream.edge.take(), self._loop.time())
-                stream.taken += 1
-                self._stats.items_total += 1
-                (self._waiting if self._cache is None else taken).append(job)
+            if stream.can_take and (job := self._take(stream)) is not None:
+                if self._cache is None:
+                    self._join_line(job)
+                else:
+                    taken.append(job)
             stream.in_line = stream.can_take
             if stream.in_line:
                 self._ready.append(stream)
         if taken:
             self._look_up(taken)
 
+    def _take(self, stream: _BatchStream) -> _Job | None:
+        item = stream.edge.take()
+        try:
+            job = _Job(stream, stream.taken, item, self._loop.time(), self._stage.cost(item))
+        except Exception as error:  # noqa: BLE001 - handed to the request as a typed error
+            self._fail(stream, error)
+            return None
+        stream.taken += 1
+        self._stats.items_total += 1
+        return job
+
     def _start(self) -> None:
-        """Hand the oldest waiting items to a worker."""
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._options.max_batch))]
+        """Hand the first of the waiting items to a worker."""
+        fitting = self._fitting()
+        batch, self._waiting = self._waiting[:fitting], self._waiting[fitting:]
+        self._turn = batch[-1].turn
         self._stop_timer()
         self._free -= 1
         self._stats.running += len(batch)
@@ -118,7 +151,7 @@ class BatchScheduler(BatchingScheduler):
 
     def _has_waited(self) -> bool:
         """Whether the oldest item has waited long enough; sets the timer when it has not."""
-        due = self._waiting[0].since + self._options.max_wait_ms / 1e3
+        due = min(job.since for job in self._waiting) + self._options.max_wait_ms / 1e3
         if self._loop.time() >= due:
             return True
         if self._timer is None:
@@ -176,13 +209,14 @@ class BatchScheduler(BatchingScheduler):
             value = stream.done.pop(stream.emitted)
             stream.emitted += 1
             self._put(stream, value)
+            stream.edge.settle()
         self._pump(stream)
 
     def _discard(self, stream: _BatchStream) -> None:
         """Items that nobody waits for any more leave the line."""
         stream.done.clear()
         if stream.taken > stream.emitted:
-            self._waiting = deque(job for job in self._waiting if self._is_wanted(job))
+            self._waiting = [job for job in self._waiting if self._is_wanted(job)]
             if not self._waiting:
                 self._stop_timer()
 
@@ -238,7 +272,7 @@ class BatchScheduler(BatchingScheduler):
         job.key = key
         if key is not None:
             self._flights[key] = [job]
-        self._waiting.append(job)
+        self._join_line(job)
 
     def _keep(self, job: _Job, result: Any) -> Any:
         """In a worker thread: cache a result and give it frozen, for all who wait for it."""

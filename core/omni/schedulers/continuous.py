@@ -85,6 +85,8 @@ class ContinuousScheduler(ThreadedScheduler):
         assert isinstance(stage.options, AROptions)
         super().__init__(stage, mailbox, stage.options.prompt_workers)
         self._parallel = stage.options.parallel_items
+        # As many may be under way to the stage as are inside.
+        self.input_capacity = 2 * self._parallel
         self.ahead = stage.options.ahead
         self._engine = engine
         self.mail = mailbox
@@ -124,6 +126,7 @@ class ContinuousScheduler(ThreadedScheduler):
                 self._begin(following)
                 return
             stream.generations.popleft()
+            stream.edge.settle()
 
     def _begin(self, generation: _Generation) -> None:
         stream = generation.stream

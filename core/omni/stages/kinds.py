@@ -37,11 +37,13 @@ class Preprocess(Stage[In, Out]):
 
 class EncoderOptions(StageOptions):
     """A batch starts when ``max_batch`` items wait or the oldest waits ``max_wait_ms``; ``workers`` batches
-    run at once; results are cached up to ``cache_mb`` (0: off)."""
+    run at once; results are cached up to ``cache_mb`` (0: off). A batch holds up to ``max_cost`` of
+    :meth:`Encoder.cost` (None: no bound), or one item that alone costs more."""
 
     workers: Annotated[int, Field(ge=1, le=64)] = 1
     max_batch: Annotated[int, Field(ge=1, le=4096)] = 8
     max_wait_ms: Annotated[float, Field(ge=0, le=10_000)] = 0.0
+    max_cost: Annotated[float, Field(gt=0)] | None = None
     cache_mb: Annotated[float, Field(ge=0)] = 0.0
 
 
@@ -54,6 +56,11 @@ class Encoder(Stage[In, Out]):
     def encode(self, batch: Sequence[In]) -> Sequence[Out | OmniError]:
         """One result per item, in order; an error is that item's alone. Must not depend on what shares the batch."""
         raise NotImplementedError
+
+    def cost(self, item: In) -> float:
+        """How much work an item is, above 0, in a unit of the stage's own. Requests take turns by it, and ``max_cost``
+        bounds what one call of :meth:`encode`, which nothing interrupts, is given. Cheap, runs on the event loop."""
+        return 1.0
 
     def key(self, item: In) -> Message | None:
         """The content that the result depends on, which core hashes with the stage's options and the weights'

@@ -24,16 +24,20 @@ class Edge:
     called back into while it is in the middle of something. An error overtakes the items that wait.
     """
 
-    __slots__ = ("_on_room", "capacity", "closed", "ended", "error", "items", "on_item", "received")
+    __slots__ = (
+        *("_on_room", "capacity", "closed", "ended", "error", "items"),
+        *("on_item", "on_settled", "received", "settled"),
+    )
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.items: deque[Any] = deque()
-        self.received = 0
+        self.received = self.settled = 0
         self.ended = False
         self.closed = False
         self.error: OmniError | None = None
         self.on_item: Callable[[], None] = _nothing
+        self.on_settled: Callable[[], None] = _nothing
         self._on_room: Callable[[], None] = _nothing
 
     @property
@@ -74,6 +78,11 @@ class Edge:
             asyncio.get_running_loop().call_soon(self._room_appeared)
         return self.items.popleft()
 
+    def settle(self) -> None:
+        """The consumer is done with an item, the oldest of those it has taken."""
+        self.settled += 1
+        self.on_settled()
+
     def _room_appeared(self) -> None:
         self._on_room()
 
@@ -91,7 +100,7 @@ class Edge:
         """The consumer leaves: drop what waits and ignore what still comes."""
         self.closed = True
         self.items.clear()
-        self.on_item = _nothing
+        self.on_item = self.on_settled = _nothing
         self._on_room = _nothing
 
 
@@ -120,6 +129,41 @@ class Tee:
     def fail(self, error: OmniError) -> None:
         for outlet in self._outlets:
             outlet.fail(error)
+
+
+class Window:
+    """An outlet that has room for ``limit`` items more than a later stage is done with; ``goal`` is the edge into that
+    stage, which takes one item for each that goes in here."""
+
+    def __init__(self, outlet: Outlet, goal: Edge, limit: int) -> None:
+        self._outlet = outlet
+        self._goal = goal
+        self._limit = limit
+        self._sent = 0
+        self._wake: Callable[[], None] = _nothing
+        goal.on_settled = self._settled
+
+    @property
+    def room(self) -> int:
+        return max(0, min(self._outlet.room, self._limit - self._sent + self._goal.settled))
+
+    def on_room(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._outlet.on_room(wake)
+
+    def _settled(self) -> None:
+        if self._sent - self._goal.settled == self._limit - 1:  # there was no room
+            asyncio.get_running_loop().call_soon(self._wake)
+
+    def put(self, item: Any) -> None:
+        self._sent += 1
+        self._outlet.put(item)
+
+    def end(self, count: int) -> None:
+        self._outlet.end(count)
+
+    def fail(self, error: OmniError) -> None:
+        self._outlet.fail(error)
 
 
 class Join(Edge):

@@ -70,6 +70,75 @@ def test_a_long_request_does_not_starve_a_short_one() -> None:
     run(test)
 
 
+class Weighed(Double):
+    """An item costs its value."""
+
+    def cost(self, item: Item) -> float:
+        if item.value == 99:
+            raise BadRequest("99", param="input")
+        return float(item.value)
+
+
+def weighed(*gated: int, **options: Any) -> tuple[BatchScheduler, Any]:
+    stage = make(Weighed, **options)
+    stage.load()
+    stage.gates = {value: Gate() for value in gated}
+    return BatchScheduler(stage, mailbox()), stage
+
+
+@pytest.mark.parametrize("cache_mb", [0, 1])
+def test_a_batch_holds_so_much_work_and_no_more(cache_mb: float) -> None:
+    async def test() -> None:
+        scheduler, stage = weighed(30, max_batch=2, max_cost=10, cache_mb=cache_mb)
+        first = Request(scheduler, "first").put(30).end()
+        await stage.gates[30].reached()
+        request = Request(scheduler, "r").put(3, 7, 20, 8, 4, 1, 2).end()
+        await until(lambda: scheduler.stats().queued == 7)
+        await turns(10)
+        stage.gates[30].open()
+        assert await first.rest() == [60]
+        assert await request.rest() == [6, 14, 40, 16, 8, 2, 4]
+        # As much as fits, one that alone is more, one that the next does not fit beside, two because two are a batch.
+        assert stage.batches[1:] == [[3, 7], [20], [8], [4, 1], [2]]
+        assert is_idle(scheduler)
+        await scheduler.close()
+
+    run(test)
+
+
+def test_who_asks_for_little_does_not_wait_for_all_that_another_asks_for() -> None:
+    """Also where a cache takes everything in at once."""
+
+    async def test() -> None:
+        scheduler, stage = weighed(50, max_batch=1, cache_mb=1)
+        long = Request(scheduler, "long").put(*range(50, 60)).end()
+        await stage.gates[50].reached()
+        await until(lambda: scheduler.stats().queued == 9)
+        short = Request(scheduler, "short").put(1, 2).end()
+        await until(lambda: scheduler.stats().queued == 11)
+        await turns(10)
+        stage.gates[50].open()
+        assert await short.rest() == [2, 4]
+        assert await long.rest() == [2 * n for n in range(50, 60)]
+        assert stage.batches[:4] == [[50], [1], [2], [51]]
+        await scheduler.close()
+
+    run(test)
+
+
+def test_a_cost_that_raises_fails_its_request_alone() -> None:
+    async def test() -> None:
+        scheduler, _ = weighed()
+        bad, good = Request(scheduler, "bad").put(1, 99).end(), Request(scheduler, "good").put(3).end()
+        assert await good.rest() == [6]
+        with pytest.raises(BadRequest, match="99"):
+            await bad.rest()
+        assert is_idle(scheduler)
+        await scheduler.close()
+
+    run(test)
+
+
 def test_results_leave_in_the_order_of_their_items() -> None:
     async def test() -> None:
         scheduler, stage = batch(0, workers=2, max_batch=1)

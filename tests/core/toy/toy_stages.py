@@ -94,6 +94,15 @@ class Encode(Recorded, Encoder[Word, Word]):
         return list(batch)
 
 
+class Slow(Encode):
+    """Holds everything up until the gate is open."""
+
+    def encode(self, batch: Sequence[Word]) -> Sequence[Word]:
+        GATE.passed()
+        EVENTS.extend(("encoded", word.text) for word in batch)
+        return list(batch)
+
+
 class Half(Recorded, Preprocess[Word, Iterator[Word]]):  # type: ignore[type-var]
     """Every second item only."""
 
@@ -185,13 +194,14 @@ class NoStage:
 
 def stages(*names: str) -> tuple[StageSpec, ...]:
     """A chain: ``"split:Split"`` is stage ``split`` of class ``Split``, ``"b:Same<a"`` comes after ``a`` instead of the
-    stage before, ``"p:Pair<a,b"`` after two."""
+    stage before, ``"p:Pair<a,b"`` after two. ``"split:Split>b"`` is paced by ``b``."""
     specs: list[StageSpec] = []
     for text in names:
         head, _, after = text.partition("<")
         name, _, cls = head.partition(":")
+        cls, _, pace = cls.partition(">")
         sources = tuple(after.split(",")) if after else tuple(spec.name for spec in specs[-1:])
-        specs.append(StageSpec(name, f"toy_stages:{cls}", after=sources))
+        specs.append(StageSpec(name, f"toy_stages:{cls}", after=sources, paced_by=pace or None))
     return tuple(specs)
 
 

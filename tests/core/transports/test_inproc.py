@@ -9,7 +9,7 @@ import pytest
 from harness import Item, run, turns
 
 from omni import BadRequest, Joined, StageFailed
-from omni.transports.inproc import Edge, Join, Tee
+from omni.transports.inproc import Edge, Join, Tee, Window
 
 
 def values(edge: Edge) -> list[int]:
@@ -213,3 +213,37 @@ def test_a_join_passes_an_error_on_and_closes_its_sources() -> None:
         assert other.b.closed
 
     run(test)
+
+
+def test_a_window_has_room_for_what_a_later_stage_is_not_done_with() -> None:
+    async def test() -> None:
+        near, goal, calls = Edge(2), Edge(9), []
+        window = Window(near, goal, 3)
+        window.on_room(lambda: calls.append(window.room))
+        assert window.room == 2, "the next edge has no more"
+        for i in range(2):
+            window.put(Item(value=i))
+        assert (values(near), window.room) == ([0, 1], 1)
+        window.put(Item(value=2))
+        assert (values(near), window.room) == ([2], 0)
+        await turns(3)
+        calls.clear()
+        goal.settle()
+        assert not calls, "its producer is woken on the loop's next turn"
+        await turns(3)
+        assert calls == [1]
+        goal.settle()
+        await turns(3)
+        assert calls == [1], "there was room"
+        window.end(3)
+        assert near.drained
+        goal.close()
+        goal.settle()
+
+    run(test)
+
+
+def test_a_window_passes_errors_on() -> None:
+    near = Edge(2)
+    Window(near, Edge(2), 1).fail(BadRequest("no"))
+    assert isinstance(near.error, BadRequest)

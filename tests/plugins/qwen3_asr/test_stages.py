@@ -15,7 +15,7 @@ from omni.engines.base import Prompt, SamplingParams, StepOutput
 from qwen3_asr.encoder import positions_of
 from qwen3_asr.messages import Aligned, Encoded, Ending, Span, Spoken, Unit
 from qwen3_asr.model import AUDIO
-from qwen3_asr.stages import EMBEDS, SPANS, TEXTS
+from qwen3_asr.stages import EMBEDS, SOUNDS, SPANS, TEXTS
 from qwen3_asr.times import segments
 from qwen3_asr.transcript import SpanText
 
@@ -35,6 +35,27 @@ def test_the_cache_knows_a_sound_whatever_is_asked_about_it(stages, span) -> Non
     key = encoder.key(span(language="de", prompt="x", position=3))
     assert np.array_equal(key.mel, span().mel)
     assert set(key.__struct_fields__) == {"mel"}
+
+
+def test_batches_are_bounded_by_seconds(stages, span) -> None:
+    """One span of the longest kind, or many clips; what nobody wants times of takes no place in the aligner's."""
+    encoder, aligner = stages["encoder"], stages["aligner"]
+    assert encoder.options.max_cost == aligner.options.max_cost == 200
+    assert encoder.cost(span(seconds=180.0)) == 180.0
+
+    def written(timed: bool) -> Joined:
+        ending = Ending(False, 0.0, 180.0, "x", timed=timed)
+        return Joined(parts={SOUNDS: span(), TEXTS: SpanText(position=0, language="en", ending=ending)})
+
+    assert aligner.cost(written(True)) == 180.0
+    assert 0 < aligner.cost(written(False)) < 1
+
+
+def test_a_span_that_is_written_holds_no_sound(stages, span) -> None:
+    full = span(language="de", prompt="x", words=True)
+    (info,) = stages["spans"].add(None, full, "audio")
+    assert not hasattr(info, "mel")
+    assert all(getattr(info, name) == getattr(full, name) for name in info.__struct_fields__)
 
 
 def test_spans_of_a_batch_are_encoded_each_for_itself(stages, span, golden) -> None:
@@ -246,7 +267,7 @@ def test_the_aligner_stage(stages, golden, meta, span) -> None:
     def item(position: int, wave: str, text: str, language: str | None, *, timed: bool = True) -> Joined:
         found = span(mel=golden[f"{wave}.mel"], position=position, timed=timed)
         ending = Ending(False, 0.0, 20.0, text, timed)
-        return Joined(parts={SPANS: found, TEXTS: SpanText(position=position, language=language, ending=ending)})
+        return Joined(parts={SOUNDS: found, TEXTS: SpanText(position=position, language=language, ending=ending)})
 
     batch = [item(i, case["wav"], case["text"], languages[case["language"]]) for i, case in enumerate(cases)]
     batch += [item(3, "w1", "Hello", "en", timed=False), item(4, "w1", "", None)]
@@ -265,7 +286,7 @@ def test_what_is_heard_in_a_language_without_times(stages, span, language) -> No
     def align(text: str, *, words: bool) -> Any:
         ending = Ending(False, 10.0, 3.0, text, timed=True, words=words)
         written = SpanText(position=0, language=language, ending=ending)
-        return stages["aligner"].encode([Joined(parts={SPANS: span(timed=True), TEXTS: written})])[0]
+        return stages["aligner"].encode([Joined(parts={SOUNDS: span(timed=True), TEXTS: written})])[0]
 
     text = "नमस्ते दुनिया। कैसे हो"
     refused = align(text, words=True)
