@@ -136,6 +136,7 @@ def run(
 
     Raises:
         OmniError: the answer is an error, or breaks off; then ``output`` is left as it was.
+        OSError: it cannot be written.
     """
     model = {} if place.model is None else {"model": place.model}
     body: dict[str, Any] = {"json": {**model, **json}} if json is not None else {"data": {**model, **(form or {})}}

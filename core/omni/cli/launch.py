@@ -20,7 +20,8 @@ def launch(context: click.Context, /, **options: Any) -> None:
     """Serve recipes over HTTP, with the endpoints of OpenAI's audio API.
 
     Without --recipe it serves the recipes of the --config file, or else the default ones. Ctrl-C lets requests under
-    way finish, up to --drain-seconds, and exits 0; a second Ctrl-C ends them.
+    way finish, up to --drain-seconds, and exits 0; a second Ctrl-C ends them. Before the port is open there is nothing
+    to finish, and Ctrl-C exits 130, as with any other command.
     """
     names = ("recipes", "weights", "sets", "engine", "config_file")
     selection = Selection.read(*(options.pop(name) for name in names))

@@ -58,9 +58,10 @@ def build() -> click.Group:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run ``omni`` and return its exit status: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C.
+    """Run ``omni`` and return its exit status: 0, 1 for an error, 2 for wrong usage, 130 after Ctrl-C (but 0 from a
+    server that listens).
 
-    An error is one line on stderr; ``--debug`` adds its traceback.
+    An error is one line on stderr; ``--debug`` adds its traceback. When what reads stdout has gone, nothing is said: 1.
     """
     state = State()
     try:
@@ -74,6 +75,12 @@ def main(args: Sequence[str] | None = None) -> int:
         return 130
     except OmniError as error:
         _fail(state, error.message)
+        return 1
+    except SystemExit as end:
+        # click's quiet way out when what reads stdout has gone.
+        return end.code if isinstance(end.code, int) else 1
+    except OSError as error:
+        _fail(state, f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
         return 1
     except Exception as error:  # noqa: BLE001 - the last place that can give it a readable end
         _fail(state, f"{type(error).__name__}: {error} (a bug: --debug shows where)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ def say(
     from omni.cli.client import run, target
 
     whole = output != "-"
+    if whole:
+        _check_place(Path(output))  # before minutes may go into loading
     body: dict[str, Any] = {
         "input": _stdin() if text == "-" else text,
         "voice": voice,
@@ -74,6 +77,15 @@ def say(
         raise click.UsageError("sound would be written to the terminal: give -o FILE, or pipe it to a player")
     place = target(state, url, api_key, Selection.read(**selected), "speech")
     run(place, "/v1/audio/speech", json=body, output=Path(output) if whole else None)
+
+
+def _check_place(output: Path) -> None:
+    if output.is_dir():
+        raise click.UsageError(f"-o {output}: this is a folder")
+    if not output.parent.is_dir():
+        raise click.UsageError(f"-o {output}: there is no folder {output.parent}")
+    if not os.access(output if output.exists() else output.parent, os.W_OK):
+        raise click.UsageError(f"-o {output}: you may not write there")
 
 
 def _stdin() -> str:

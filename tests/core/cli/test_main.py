@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -42,6 +43,32 @@ def test_a_bug_is_one_line_too(omni, monkeypatch) -> None:
     ran = omni("pull", "toy-voice")
     assert ran.code == 1
     assert ran.err == "error: ZeroDivisionError: division by zero (a bug: --debug shows where)\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (PermissionError(13, "Permission denied", "/a/file"), "error: /a/file: Permission denied\n"),
+        (OSError(28, "No space left on device"), "error: No space left on device\n"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_bug(omni, monkeypatch, error, line) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("omni.cli.pull.locate", refuse)
+    assert omni("pull", "toy-voice") == (1, "", line)
+
+
+@pytest.mark.parametrize("args", [["recipes", "--json"], ["--help"]])
+def test_a_reader_that_has_gone_is_not_complained_about(args) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([sys.executable, "-m", "omni", *args], stdout=write, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_interrupt_is_130(omni, monkeypatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import wave
 
@@ -134,6 +135,26 @@ def test_a_failure_inside_is_told(omni, installed, module, tmp_path) -> None:
     ran = omni("say", "a", "-o", tmp_path / "out.wav", "--recipe", "faulty", "--debug")
     assert "Traceback" in ran.err
     assert not list(tmp_path.glob("*.wav"))
+
+
+def test_a_place_where_nothing_can_be_written_is_told_before_loading(say, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("omni.cli.client.target", lambda *_: pytest.fail("it was loaded"))
+    folder = tmp_path / "folder.wav"
+    folder.mkdir()
+    for output, reason in ((folder, "is a folder"), (tmp_path / "no" / "x.wav", f"no folder {tmp_path / 'no'}")):
+        ran = say("a", "-o", output)
+        assert (ran.code, ran.out) == (2, "")
+        assert reason in ran.err
+
+
+def test_a_player_that_stops_reading_is_not_complained_about(installed, monkeypatch, capfd) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    gone = io.TextIOWrapper(os.fdopen(write, "wb", buffering=0))
+    monkeypatch.setattr("sys.stdout", gone)
+    assert main(["say", "ab", "-o", "-", "--recipe", "toy-voice"]) == 1
+    gone.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_wrong_task(omni, tmp_path) -> None:
