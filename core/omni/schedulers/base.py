@@ -50,7 +50,8 @@ class Scheduler(Protocol):
         """Why the stage can do no work any more, for good; None while it can."""
 
     async def close(self) -> None:
-        """Stop the threads and close the stage; requests that are still open are cancelled."""
+        """Stop the threads and close the stage; requests that are still open are cancelled. A stage with a thread that
+        does not come back is closed when it does, for which nobody waits."""
 
 
 class Stream:
@@ -156,8 +157,10 @@ class ThreadedScheduler(StreamsByRequest):
     async def close(self) -> None:
         for request_id in list(self._streams):
             self.cancel(request_id)
-        await self._workers.close()
-        await super().close()
+        if await self._workers.close():
+            await super().close()
+        else:
+            self._workers.when_gone(self._shut)
 
 
 class BatchingScheduler(ThreadedScheduler):

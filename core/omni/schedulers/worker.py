@@ -22,6 +22,10 @@ TURN = 0.5e-3
 thread and back costs as much as many cheap steps; a step that takes longer than this is never joined by another."""
 
 
+PATIENCE = 5.0
+"""Seconds that closing waits for jobs under way."""
+
+
 class Mailbox:
     """Calls from any thread, run in order on the loop's thread.
 
@@ -105,9 +109,10 @@ class Workers:
         if self._quiet is not None and not self._pending and not self._quiet.done():
             self._quiet.set_result(None)
 
-    async def close(self, timeout: float = 5.0) -> None:
-        """Stop when every job has come back, and those that its coming back has caused; a thread that is still inside
-        one after ``timeout`` seconds is left behind."""
+    async def close(self, timeout: float | None = None) -> bool:
+        """Stop when every job has come back, and those that its coming back has caused. False when a thread is still
+        inside one after ``timeout`` seconds (None: ``PATIENCE``): it is left behind."""
+        timeout = PATIENCE if timeout is None else timeout
         if self._pending:
             self._quiet = asyncio.get_running_loop().create_future()
             try:
@@ -116,9 +121,24 @@ class Workers:
                 log.warning("stage %s is still busy %.0f s after it was closed", self._name, timeout)
         for _ in self._threads:
             self._jobs.put(None)
-        if not self._pending:
+        if self._pending:
+            return False
+        for thread in self._threads:
+            thread.join()
+        return True
+
+    def when_gone(self, call: Callable[[], None]) -> None:
+        """After :meth:`close` has left threads behind: ``call``, in a thread, when the last of them has come back."""
+
+        def wait() -> None:
             for thread in self._threads:
                 thread.join()
+            try:
+                call()
+            except Exception:
+                log.exception("stage %s failed to close", self._name)
+
+        threading.Thread(target=wait, name=f"omni-{self._name}-close", daemon=True).start()
 
 
 async def in_thread(call: Callable[[], T], name: str, undo: Callable[[T], None] | None = None) -> T:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -286,5 +287,26 @@ def test_close_with_work_under_way_waits_for_it_and_closes_its_generator() -> No
         assert log[-1] == "stage closed"
         assert log[-2].startswith("closed in omni-toy-")
         assert is_idle(scheduler)
+
+    run(test)
+
+
+def test_a_stage_is_not_closed_under_a_thread_that_is_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PATIENCE", 0.01)
+
+    async def test() -> None:
+        with threads_as_before():
+            gate = Gate()
+            closed = threading.Event()
+            scheduler = pool(lambda item: gate.passed() or item)
+            monkeypatch.setattr(scheduler._stage, "close", closed.set)
+            Request(scheduler).put(1).end()
+            await gate.reached()
+            await scheduler.close()
+            assert not closed.is_set()
+            (closer,) = (thread for thread in threading.enumerate() if thread.name == f"omni-{scheduler.name}-close")
+            gate.open()
+            await asyncio.to_thread(closer.join, 20)
+            assert closed.is_set()
 
     run(test)

@@ -124,7 +124,7 @@ def test_close_leaves_a_stuck_thread_behind_and_says_so(caplog: pytest.LogCaptur
         workers.submit(gate.passed, lambda _: None)
         await gate.reached()
         with caplog.at_level(logging.WARNING, "omni.stage"):
-            await workers.close(timeout=0.01)
+            assert not await workers.close(timeout=0.01)
         assert "toy is still busy" in caplog.text
         gate.open()
         for thread in workers._threads:
