@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -61,6 +62,15 @@ def serve(app: FastAPI, sock: socket.socket, on_ready: Callable[[], None] | None
         raise error
 
 
+def _websockets() -> Any:
+    try:
+        from omni.server.sockets import SocketProtocol
+    except ImportError:
+        # No route of core's is one; a plugin with such routes brings wsproto.
+        return "auto"
+    return SocketProtocol
+
+
 class Server(uvicorn.Server):
     """uvicorn with our life: it drains before it stops listening, and stops when loading fails."""
 
@@ -70,6 +80,7 @@ class Server(uvicorn.Server):
                 app,
                 loop="uvloop",
                 http=Protocol,
+                ws=_websockets(),
                 lifespan="on",
                 log_config=None,
                 access_log=False,

@@ -58,6 +58,35 @@ def test_what_has_arrived_of_a_body_counts(start: Callable[..., Running], kind):
     assert eventually(lambda: free(running)[0] == 2 * MIB)
 
 
+def websocket(running: Running, size: int) -> Raw:
+    """One that expects a binary message of ``size`` bytes, masked with zeros."""
+    client = Raw(running.port)
+    client.send(
+        b"GET /v1/toy/live HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    assert client.sock.recv(4096).startswith(b"HTTP/1.1 101 ")
+    client.send(b"\x82\xff" + size.to_bytes(8, "big") + bytes(4))
+    return client
+
+
+def test_what_has_arrived_of_a_websockets_message_counts(start: Callable[..., Running]):
+    pytest.importorskip("wsproto")
+    running = start(max_body_memory_mb=2)
+    one, two, three = (websocket(running, 1_000_000) for _ in range(3))
+    for client in (one, two):
+        client.send(bytes(900_000))
+    assert eventually(lambda: free(running)[0] < 400_000, 5)
+    three.send(bytes(900_000))
+    closing = three.sock.recv(4096)
+    assert (closing[0], int.from_bytes(closing[2:4], "big")) == (0x88, 1013)
+    assert b"too many large requests" in closing
+    one.send(bytes(100_000))
+    assert one.sock.recv(4096).startswith(b"\x81\x071000000")
+    two.sock.close()
+    assert eventually(lambda: free(running)[0] == 2 * MIB)
+
+
 def test_all_of_a_form_but_its_file_is_bounded(served):
     client = half_sent(served, HEAR, "multipart/form-data; boundary=X", (FIELD + b"x" * 60_000 + b"\r\n") * 6)
     answer = client.sock.recv(4096)

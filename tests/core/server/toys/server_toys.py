@@ -12,6 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
+from starlette.websockets import WebSocket
 
 from omni import (
     Aggregator,
@@ -249,6 +250,12 @@ class Plugin:
             if number == 8:
                 raise BadRequest("not eight", param="number")
             return {"number": number, "served": len(service.pipelines)}
+
+        @router.websocket("/v1/toy/live")
+        async def live(socket: WebSocket) -> None:
+            await socket.accept()
+            await socket.send_text(str(len(await socket.receive_bytes())))
+            await socket.close()
 
         @router.post("/v1/toy/size")
         async def size(request: Request) -> dict[str, int]:
