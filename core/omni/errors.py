@@ -7,11 +7,9 @@ client still gets the 400 that names it.
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 import msgspec
-
-ErrorClass: TypeAlias = "type[OmniError]"
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, array_like=True):
@@ -26,7 +24,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, array_like=True):
     retry_after: float | None = None
 
 
-def _kind(cls: ErrorClass) -> str:
+def _kind(cls: type[OmniError]) -> str:
     """A name that two plugins cannot both use."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
@@ -34,14 +32,14 @@ def _kind(cls: ErrorClass) -> str:
 class OmniError(Exception):
     """Base of every error that omni raises on purpose.
 
-    ``status`` is the HTTP status, ``type`` and ``code`` fill OpenAI's error envelope, ``param`` names the
+    ``status`` is the HTTP status, ``error_type`` and ``code`` fill OpenAI's error envelope, ``param`` names the
     request field and ``retry_after`` (seconds) says when another try makes sense.
     """
 
     status: int = 500
-    type: str = "server_error"
+    error_type: str = "server_error"
     default_code: ClassVar[str] = "internal_error"
-    kinds: ClassVar[dict[str, ErrorClass]] = {}
+    kinds: ClassVar[dict[str, type[OmniError]]] = {}
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -66,7 +64,7 @@ class OmniError(Exception):
             kind=_kind(self.__class__),
             message=self.message,
             status=self.status,
-            type=self.type,
+            type=self.error_type,
             param=self.param,
             code=self.code,
             retry_after=self.retry_after,
@@ -77,19 +75,19 @@ class BadRequest(OmniError):
     """The request itself is wrong; trying again unchanged cannot help (400)."""
 
     status = 400
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "invalid_value"
 
 
 class Unauthorized(OmniError):
     status = 401
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "invalid_api_key"
 
 
 class NotFound(OmniError):
     status = 404
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "not_found"
 
 
@@ -101,7 +99,7 @@ class TooLarge(OmniError):
     """A body or a file over the limit (413)."""
 
     status = 413
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "request_too_large"
 
 
@@ -109,7 +107,7 @@ class Busy(OmniError):
     """Every slot and the queue are taken (429); ``retry_after`` is always set."""
 
     status = 429
-    type = "rate_limit_error"
+    error_type = "rate_limit_error"
     default_code = "queue_full"
 
 
@@ -117,7 +115,7 @@ class Cancelled(OmniError):
     """The client went away or the request was cancelled (499, nginx's number; never seen by a client)."""
 
     status = 499
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "cancelled"
 
 
@@ -162,5 +160,5 @@ def from_wire(info: ErrorInfo) -> OmniError:
     the same status, type, code, field and text."""
     cls = OmniError.kinds.get(info.kind, OmniError)
     error = cls(info.message, param=info.param, code=info.code, retry_after=info.retry_after)
-    error.status, error.type = info.status, info.type
+    error.status, error.error_type = info.status, info.type
     return error

@@ -22,7 +22,10 @@ def test_every_error_crosses_as_itself(cls: type[OmniError]) -> None:
     sent = cls("what is wrong", param="input", code="too_odd", retry_after=2.5)
     got = across(sent)
     assert type(got) is cls
-    assert vars(got) | {"status": cls.status, "type": cls.type} == vars(sent) | {"status": got.status, "type": got.type}
+    assert vars(got) | {"status": cls.status, "error_type": cls.error_type} == vars(sent) | {
+        "status": got.status,
+        "error_type": got.error_type,
+    }
     assert str(got) == "what is wrong"
 
 
@@ -55,7 +58,7 @@ def test_an_error_of_a_class_that_is_not_known_here_keeps_its_status() -> None:
     )
     got = from_wire(info)
     assert type(got) is OmniError
-    assert (got.status, got.type, got.message, got.param, got.code) == (
+    assert (got.status, got.error_type, got.message, got.param, got.code) == (
         410,
         "invalid_request_error",
         "it is gone",
@@ -68,8 +71,8 @@ def test_an_error_of_a_class_that_is_not_known_here_keeps_its_status() -> None:
 def test_statuses_are_those_of_http() -> None:
     for cls in CORE:
         assert 400 <= cls.status < 600
-        assert cls.type in ("invalid_request_error", "rate_limit_error", "server_error")
-        assert (cls.status >= 500) == (cls.type == "server_error")
+        assert cls.error_type in ("invalid_request_error", "rate_limit_error", "server_error")
+        assert (cls.status >= 500) == (cls.error_type == "server_error")
 
 
 def test_errors_survive_the_pickling_of_process_pools() -> None:

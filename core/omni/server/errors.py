@@ -33,7 +33,7 @@ _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxdict, _SHORT.maxstring, _SHORT.maxlon
 
 class MethodNotAllowed(OmniError):
     status = 405
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "method_not_allowed"
 
 
@@ -41,7 +41,7 @@ class BodyTimeout(OmniError):
     """The client paused for too long while sending its request (408)."""
 
     status = 408
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "request_timeout"
 
 
@@ -55,14 +55,14 @@ class HeadTooLarge(OmniError):
     """A request line and headers over the limit (431)."""
 
     status = 431
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "headers_too_large"
 
 
 class Refused(OmniError):
     """A status that a plugin's route raised as an ``HTTPException`` and that core has no class for."""
 
-    type = "invalid_request_error"
+    error_type = "invalid_request_error"
     default_code = "refused"
 
 
@@ -82,7 +82,7 @@ def body_of(error: OmniError, request_id: str) -> dict[str, Any]:
     message = error.message
     if error.status == 500:
         message = f"the server failed on this request; its log has the reason under request id {request_id}"
-    return {"error": {"message": message, "type": error.type, "param": error.param, "code": error.code}}
+    return {"error": {"message": message, "type": error.error_type, "param": error.param, "code": error.code}}
 
 
 def headers_of(error: OmniError) -> list[tuple[bytes, bytes]]:
