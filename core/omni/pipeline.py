@@ -201,6 +201,7 @@ class Pipeline:
             )
             for stage in reversed(stages)
         ]
+        self.entry_options = next(stage.options for stage in stages if not stage.spec.after)
         self._entries = [stage.spec.name for stage in stages if not stage.spec.after]
 
     @classmethod

@@ -88,6 +88,8 @@ class Transcription(_Frozen):
     """Audio in, text out. ``languages`` are ISO 639-1 codes (None: any); one language means no detection.
 
     ``timestamps`` says which times there are; ``timestamp_languages`` of which of the languages (None: of all).
+    ``live`` names what opens a transcript of sound that is still coming, ``(options of the first stage, **fields) ->``
+    :class:`omni.live.LiveTranscript`; None: files only.
     """
 
     kind: Literal["transcription"] = "transcription"
@@ -99,6 +101,7 @@ class Transcription(_Frozen):
     seed: bool = False
     max_seconds: Annotated[float, Field(gt=0)] = 4 * 3600.0
     params: ImportPath | None = None
+    live: ImportPath | None = None
 
 
 Task = Annotated[Speech | Transcription, Field(discriminator="kind")]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from omni.config import RecipeConfig
 from omni.errors import BadRequest, ConfigError, ModelNotFound
+from omni.live import LiveSession
 from omni.pipeline import Pipeline, Progress
 from omni.plugins import Plugins
 
@@ -99,6 +101,14 @@ class Service:
                 code="wrong_task",
             )
         return pipeline
+
+    def live(self, model: str | None = None, **fields: Any) -> LiveSession:
+        """A transcript of sound that is still coming, by a served model; see :class:`LiveSession`.
+
+        Raises:
+            ModelNotFound, BadRequest: see :meth:`find`; or the model gives none, or a field has a wrong value.
+        """
+        return LiveSession(self.find(model, "transcription"), **fields)
 
     @property
     def ready(self) -> bool:

@@ -46,6 +46,7 @@ def _task(*, times: bool = False) -> Transcription:
         temperature=True,
         seed=True,
         params="qwen3_asr.params:Params",
+        live="qwen3_asr.live:open_live",
     )
 
 

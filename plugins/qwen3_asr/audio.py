@@ -11,9 +11,10 @@ from pydantic import Field
 from omni import BadRequest, Preprocess, PreprocessOptions, Transcription, TranscriptionRequest
 from omni.audio import AudioSpan, open_audio
 from qwen3_asr.features import SAMPLE_RATE, SHORTEST, log_mel
-from qwen3_asr.languages import ALIGNED, NAMES, no_times
+from qwen3_asr.languages import ALIGNED, NAMES, no_times, unknown_language
+from qwen3_asr.live import LiveSettings
 from qwen3_asr.messages import Span
-from qwen3_asr.params import Params
+from qwen3_asr.params import LiveParams
 from qwen3_asr.spans import QuietSplitter
 
 TIMED_SECONDS = 180.0
@@ -23,10 +24,11 @@ _SHORTEST_PART = SAMPLE_RATE // 2
 
 class AudioOptions(PreprocessOptions):
     """A file longer than ``span_seconds`` is cut at quiet points up to ``search_seconds`` away from them. The spans are
-    heard at the same time and independently; the reference cuts after 1200 seconds."""
+    heard at the same time and independently; the reference cuts after 1200 seconds. ``live``: of live transcripts."""
 
     span_seconds: Annotated[float, Field(ge=1, le=1200)] = 180.0
     search_seconds: Annotated[float, Field(ge=0.1, le=30)] = 5.0
+    live: LiveSettings = LiveSettings()
 
 
 class Audio(Preprocess[TranscriptionRequest, Span]):
@@ -36,26 +38,24 @@ class Audio(Preprocess[TranscriptionRequest, Span]):
     options: AudioOptions
 
     def process(self, item: TranscriptionRequest) -> Iterator[Span]:
-        params = Params.model_validate(item.params)
+        params = LiveParams.model_validate(item.params)
         if item.language is not None and item.language not in NAMES:
-            raise BadRequest(
-                f"the model does not know the language {item.language!r}; it knows: {', '.join(NAMES)}",
-                param="language",
-                code="unsupported_language",
-            )
+            raise unknown_language(item.language)
         if item.timestamps and item.language is not None and item.language not in ALIGNED:
             raise no_times(item.language)
         return self._spans(item, params)
 
-    def _spans(self, item: TranscriptionRequest, params: Params) -> Iterator[Span]:
+    def _spans(self, item: TranscriptionRequest, params: LiveParams) -> Iterator[Span]:
         timed = bool(item.timestamps)
-        for position, (span, last) in enumerate(_with_last(self._cut(item, timed))):
+        live = params.written is not None
+        spans = iter((_turn(item.audio),)) if live else self._cut(item, timed)
+        for position, (span, last) in enumerate(_with_last(spans)):
             yield Span(
                 position=position,
                 last=last,
                 start=span.start,
                 seconds=span.end - span.start,
-                mel=log_mel(_level(_filled(span.samples, alone=position == 0 and last))),
+                mel=log_mel(_filled(span.samples if live else _level(span.samples), alone=position == 0 and last)),
                 language=item.language,
                 prompt=item.prompt or "",
                 temperature=item.temperature or 0.0,
@@ -63,6 +63,9 @@ class Audio(Preprocess[TranscriptionRequest, Span]):
                 max_new_tokens=params.max_new_tokens,
                 timed=timed,
                 words="word" in item.timestamps,
+                written=params.written,
+                rollback=params.rollback,
+                finishing=params.finishing,
             )
 
     def _cut(self, item: TranscriptionRequest, timed: bool) -> Iterator[AudioSpan]:
@@ -78,6 +81,11 @@ class Audio(Preprocess[TranscriptionRequest, Span]):
         if empty:
             raise BadRequest("the audio file is shorter than one sample", param="file")
         yield from splitter.finish()
+
+
+def _turn(audio: np.ndarray) -> AudioSpan:
+    """All that a live transcript has heard, uncut."""
+    return AudioSpan(0, audio.view(np.float32), SAMPLE_RATE)
 
 
 def _filled(samples: np.ndarray, *, alone: bool) -> np.ndarray:

@@ -143,19 +143,21 @@ class Stripped:
 
 
 class Raw:
-    """All that the model writes, as it is."""
+    """All that the model writes, as it is, after what the answer ``begins`` with."""
 
     language: str | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, begins: str) -> None:
         self.text = ""
+        self._begins = begins
 
     def push(self, written: str) -> str:
-        self.text += written
-        return written
+        made, self._begins = self._begins + written, ""
+        self.text += made
+        return made
 
     def finish(self) -> str:
-        return ""
+        return self.push("")
 
 
 class Deltas:

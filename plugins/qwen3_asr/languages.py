@@ -49,6 +49,14 @@ WITHOUT_SPACES = frozenset(("zh", "yue", "ja"))
 """Languages that put no space between sentences."""
 
 
+def unknown_language(code: str) -> BadRequest:
+    return BadRequest(
+        f"the model does not know the language {code!r}; it knows: {', '.join(NAMES)}",
+        param="language",
+        code="unsupported_language",
+    )
+
+
 def no_times(code: str, *, heard: bool = False) -> BadRequest:
     """Times were asked for in a language outside of :data:`ALIGNED`. ``heard``: the model found it, nobody named it."""
     known = f"the aligner knows: {', '.join(ALIGNED)}"

@@ -15,8 +15,8 @@ class SpanInfo(Message):
 
     ``language``: ISO code, None for detection. ``prompt``: context before the
     audio. ``max_new_tokens``: None for as many as the span can hold. ``timed``: times were asked for, and ``words``:
-    those of words. ``written``: how the answer begins, of a live transcript (:mod:`qwen3_asr.live`); then all that is
-    written comes out as it is.
+    those of words. ``written``, ``rollback``, ``finishing``: of a turn of a live transcript
+    (:class:`qwen3_asr.params.LiveParams`), of which all that is written comes out as it is.
     """
 
     position: int
@@ -31,6 +31,8 @@ class SpanInfo(Message):
     timed: bool = False
     words: bool = False
     written: str | None = None
+    rollback: int = 0
+    finishing: bool = False
 
 
 class Span(SpanInfo, kw_only=True):

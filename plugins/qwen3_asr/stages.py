@@ -32,7 +32,7 @@ from qwen3_asr.languages import ALIGNED, NAMES, code_of, no_times
 from qwen3_asr.loader import load_aligner, load_encoder, open_aligner, random_encoder
 from qwen3_asr.messages import Aligned, Encoded, Ending, Mel, Span, SpanInfo, Spoken
 from qwen3_asr.model import AUDIO, AsrModel
-from qwen3_asr.prompts import PromptBuilder
+from qwen3_asr.prompts import PromptBuilder, kept
 from qwen3_asr.sizes import SizeName
 from qwen3_asr.source import AsrSource, open_model
 from qwen3_asr.times import timed
@@ -144,6 +144,7 @@ class Hearing:
     embeds: torch.Tensor
     decoder: TextDecoder
     deltas: Deltas | Raw
+    begins: str = ""
     tokens: int = 0
 
     @property
@@ -178,14 +179,15 @@ class Recogniser(AR[Joined, Spoken]):
 
     def open(self, item: Joined) -> Hearing:
         span, encoded = item.parts[SPANS], item.parts[EMBEDS]
-        deltas = Raw() if span.written is not None else Deltas(span.language and NAMES[span.language])
-        return Hearing(span, encoded.embeds, TextDecoder(self._tokenizer), deltas)
+        decoder = TextDecoder(self._tokenizer)
+        if span.written is None:
+            return Hearing(span, encoded.embeds, decoder, Deltas(span.language and NAMES[span.language]))
+        begins = kept(self._tokenizer, span.written, span.rollback, finishing=span.finishing)
+        return Hearing(span, encoded.embeds, decoder, Raw(begins), begins)
 
     def prompt(self, state: Hearing) -> tuple[Prompt, SamplingParams]:
         span = state.span
-        ids = self._prompts.build(
-            len(state.embeds), context=span.prompt, language=span.language, written=span.written or ""
-        )
+        ids = self._prompts.build(len(state.embeds), context=span.prompt, language=span.language, written=state.begins)
         new = span.max_new_tokens or _TOKENS_BESIDE + int(self.options.tokens_per_second * span.seconds)
         if len(ids) + new > self.max_tokens:
             raise self._too_long(span, len(ids), new)

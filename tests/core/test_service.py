@@ -10,7 +10,7 @@ import toy_stages
 from harness import run, threads_as_before
 from toy_stages import CHAIN, EVENTS
 
-from omni import BadRequest, ConfigError, SpeechRequest
+from omni import BadRequest, ConfigError, SpeechRequest, TranscriptionRequest
 from omni.config import RecipeConfig
 from omni.errors import ModelNotFound
 from omni.plugins import Plugins
@@ -100,5 +100,60 @@ def test_drain_and_readiness_are_those_of_all() -> None:
             assert await service.drain(0.01) == 1
             assert not service.ready
             await service.close()
+
+    run(test)
+
+
+class Echo:
+    """Says what was asked for, beep by beep; a turn for every two files that are fed."""
+
+    sample_rate = toy_asr.RATE
+
+    def __init__(self, options: Any, *, language: str | None = None) -> None:
+        assert options == toy_asr.Cut.Options()
+        self.text, self.language = "", language
+        self.fed: list[Any] = []
+
+    def feed(self, samples: Any) -> None:
+        self.fed.append(samples)
+
+    def turn(self) -> TranscriptionRequest | None:
+        return self.finish() if len(self.fed) > 1 else None
+
+    def finish(self) -> TranscriptionRequest | None:
+        return TranscriptionRequest(audio=self.fed.pop(0)) if self.fed else None
+
+    def answer(self, written: str) -> None:
+        self.text += written + "."
+
+
+def test_a_live_transcript_moves_its_turns_through_the_pipeline() -> None:
+    async def test() -> None:
+        recipe = toy_asr.recipe(task={"live": f"{__name__}:Echo"})
+        service = await launch(RecipeConfig(recipe), voice("one"))
+        live = service.live("toy-asr", language="en")
+        assert (live.sample_rate, live.language, live.text, live.finish_reason) == (toy_asr.RATE, "en", "", None)
+        assert not await live.feed(toy_asr.beeps("first"))
+        assert live.text == ""
+        assert await live.feed(toy_asr.beeps("second"))
+        assert live.text == "first."
+        await live.finish()
+        await live.finish()
+        assert (live.text, live.finish_reason) == ("first.second.", "stop")
+        assert service.pipelines["toy-asr"].stats().completed_total == 2
+        with pytest.raises(BadRequest, match="'one' does speech"):
+            service.live("one")
+        await service.close()
+
+    run(test)
+
+
+def test_a_model_without_live_transcripts_says_so() -> None:
+    async def test() -> None:
+        service = await launch(ears())
+        with pytest.raises(BadRequest, match="'toy-asr' gives no live transcripts") as caught:
+            service.live()
+        assert caught.value.param == "model"
+        await service.close()
 
     run(test)

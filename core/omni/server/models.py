@@ -57,6 +57,7 @@ def describe(name: str, pipeline: Pipeline, settings: ServerSettings, created: i
             "formats": [name for name in TEXT_FORMATS if timed or name not in ("srt", "vtt")],
             "timestamp_granularities": list(task.timestamps),
             "timestamp_languages": list(task.timestamp_languages) if task.timestamp_languages is not None else None,
+            "live": task.live is not None,
             "prompt": task.prompt,
             "temperature": task.temperature,
         }
