@@ -13,8 +13,8 @@ from omni.server.errors import BodyTimeout, Interrupted
 from omni.server.settings import MIB
 
 _SMALL = 64 * 1024
-_SLOWEST = 1024
-"""Bytes for which a client may be waited for one second more."""
+_SLOWEST = 512
+"""Bytes per second below which a client uses up its patience: less than speech takes that is sent as it is spoken."""
 
 
 class Budget:
@@ -75,8 +75,8 @@ class Intake:
     """Bodies on their way in: how long their clients are waited for, and an end to all when the server stops."""
 
     def __init__(self, pause: float) -> None:
-        """``pause``: seconds that a client may be waited for, in one go and in all; in all one more for each KiB of
-        what it has sent, so that none can hold what it has taken by a byte now and then."""
+        """``pause``: seconds that a client may be waited for, in one go or bit by bit; 512 bytes win one of them back,
+        so that none can hold what it has taken by a byte now and then."""
         self._pause = pause
         self._waits: set[asyncio.Timeout] = set()
         self._closed = False
@@ -97,12 +97,12 @@ class Intake:
             Interrupted: the server stops.
         """
         now = asyncio.get_running_loop().time
-        more, received, waited = True, 0, 0.0
+        more, patience = True, self._pause
         while more:
             if self._closed:
                 raise Interrupted("the server is shutting down")
             began = now()
-            wait = asyncio.timeout(min(self._pause, self._pause + received / _SLOWEST - waited))
+            wait = asyncio.timeout(patience)
             try:
                 async with wait:
                     self._waits.add(wait)
@@ -118,9 +118,9 @@ class Intake:
             if message["type"] == "http.disconnect":
                 raise Cancelled("the client went away before its request was complete")
             more = message.get("more_body", False)
-            waited += now() - began
-            if body := message.get("body", b""):
-                received += len(body)
+            body = message.get("body", b"")
+            patience = min(self._pause, patience - (now() - began) + len(body) / _SLOWEST)
+            if body:
                 yield body
 
 

@@ -35,7 +35,7 @@ class ServerSettings(BaseModel):
     max_reference_mb: _Positive = Field(default=20, description="One reference audio, decoded from base64 or fetched.")
     max_references: Annotated[int, Field(ge=1)] = 8
     body_seconds: _Positive = Field(
-        default=60, description="Longest pause of a client while it sends its request; all pauses: 1 s more per KiB."
+        default=60, description="Longest pause of a client while it sends its request, or all since the last fast part."
     )
     stall_seconds: _Positive = Field(default=300, description="Longest time a client may take nothing of an answer.")
     fetch_seconds: _Positive = Field(default=15, description="Fetching a reference from its address.")

@@ -7,6 +7,7 @@ import json
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import httpx
@@ -164,15 +165,33 @@ def test_nothing_is_fetched_for_a_request_that_has_no_place(start):
 
 
 def test_a_byte_now_and_then_holds_nothing_for_long(start):
+    """However much came before."""
     running = start(body_seconds=0.3)
-    client = half_sent(running, SPEECH, "application/json", b'{"input": "' + b"x" * 1000)
+    client = half_sent(running, SPEECH, "application/json", b'{"input": "' + b"x" * 200_000)
     sent = 0
     while not select.select([client.sock], [], [], 0.02)[0]:
         client.send(b"x")
         sent += 1
         assert sent < 300
-    assert client.read().startswith(b"HTTP/1.1 408 ")
+    assert client.sock.recv(4096).startswith(b"HTTP/1.1 408 ")
     assert sent > 3
+
+
+def test_a_body_that_comes_as_it_is_spoken_may_take_its_time(start):
+    running = start(body_seconds=0.3)
+    client = Raw(running.port)
+    client.head(HEAR, "content-type: multipart/form-data; boundary=X", "transfer-encoding: chunked")
+    began = time.monotonic()
+    pieces = 0
+    client.send(b"%x\r\n%s\r\n" % (len(FILE), FILE))
+    while time.monotonic() - began < 0.9:
+        client.send(b"320\r\n" + bytes(800) + b"\r\n")
+        pieces += 1
+        assert not select.select([client.sock], [], [], 0.05)[0]
+    client.send(b"9\r\n\r\n--X--\r\n\r\n0\r\n\r\n")
+    answer = client.sock.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert f'bytes\\": {800 * pieces}'.encode() in answer
 
 
 def test_shares():
