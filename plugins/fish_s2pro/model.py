@@ -58,6 +58,8 @@ class DualAR(nn.Module):
     or :meth:`randomise` fills them. ``make_stack`` makes the layers of the slow AR.
     """
 
+    products = ("head", "project", "fast_head")
+
     def __init__(
         self,
         config: FishConfig,

@@ -72,6 +72,7 @@ class TextModel(nn.Module):
         self.stack = make_stack(config.stack, device=device, dtype=dtype)
         tied = config.tie_word_embeddings and outputs is None
         rows = config.vocab_size if outputs is None else outputs
+        self.products = () if tied else ("head",)
         self.head = self.embeddings if tied else weight(rows, config.hidden_size, device=device, dtype=dtype)
 
     def randomise(self, generator: torch.Generator) -> None:

@@ -92,6 +92,8 @@ class Talker(nn.Module):
     model is narrower than the talker; its inputs are embeddings that were projected when the weights were loaded.
     """
 
+    products = ("head", "project", "depth_heads")
+
     def __init__(
         self,
         config: TTSConfig,
@@ -133,8 +135,7 @@ class Talker(nn.Module):
             make(predictor.hidden_size),
             Rope(predictor.head_dim, predictor.rope_theta, self.codebooks, device=device, interleaved=False),
         )
-        self.depth_heads = make(groups, size, predictor.hidden_size)
-        self._heads = list(self.depth_heads)
+        self.depth_heads = nn.ParameterList([make(size, predictor.hidden_size) for _ in range(groups)])
         self._offsets = (torch.arange(groups) * size).to(device)
 
     # The engine's protocol ----------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ class Talker(nn.Module):
             first,
             self.codebooks,
             self.depth_input,
-            lambda place, h: others.draw(linear(h, self._heads[place - 1]).float(), step, place),
+            lambda place, h: others.draw(linear(h, self.depth_heads[place - 1]).float(), step, place),
         )
         within = step.index < state.length[step.rows]
         place = step.index.clamp(max=self.max_positions - 1)

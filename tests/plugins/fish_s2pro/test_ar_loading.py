@@ -41,7 +41,9 @@ def copy(ckpt, tmp_path):
 
 
 def same(a, b) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+    """Also where an engine has packed the one's weights already."""
+    pairs = zip(a.parameters(), b.parameters(), strict=True)
+    return all(torch.equal(*(x.to_dense() if x.is_mkldnn else x for x in pair)) for pair in pairs)
 
 
 def test_one_file_and_shards_give_the_same(model, copy) -> None:

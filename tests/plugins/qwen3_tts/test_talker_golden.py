@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from qwen_cases import CASES, HAPPY, SAID, T1, T2, T3, WOMAN, wording
 from torch import Tensor
 
-from omni.engines.torch import PromptSlice, Step, StepResult
+from omni.engines.torch import PromptSlice, Step, StepResult, linear
 from qwen3_tts.model import Talker
 from qwen3_tts.prompts import Wording
 from qwen3_tts.sampling import Rule, penalised
@@ -66,7 +66,7 @@ def depth_logits(model: Talker, hidden: Tensor, codes: Tensor) -> Tensor:
     """Teacher-forced: ``(n, width)`` and ``(n, codebooks)`` to scores ``(n, codebooks - 1, size)``."""
     fed = [model.condition(hidden), *(model.depth_input(i, codes[:, i]) for i in range(model.codebooks - 1))]
     out = model.depth(torch.stack(fed, 1))[:, 1:]
-    return torch.einsum("ngd,gvd->ngv", out, model.depth_heads)
+    return torch.stack([linear(out[:, g], head) for g, head in enumerate(model.depth_heads)], 1)
 
 
 @pytest.mark.parametrize(

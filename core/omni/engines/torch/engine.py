@@ -16,6 +16,7 @@ from omni.engines.inputs import check_sampling, context_error
 from omni.engines.torch.attention import SdpaAttention
 from omni.engines.torch.model import TorchARModel
 from omni.engines.torch.options import TorchOptions, parse_options
+from omni.engines.torch.packing import pack_products
 from omni.engines.torch.request import Phase, Request
 from omni.engines.torch.runner import Runner
 from omni.engines.torch.sampling import UniformSource
@@ -71,6 +72,7 @@ class TorchEngine:
     # From any thread ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        pack_products(self._model.modules())
         size = self._options.page_size
         pages = self._kv_tokens() // size
         if pages < 1:

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from omni.engines.torch.packing import packed_linear
+
 Heads = Callable[[Tensor, Tensor, Tensor], Tensor]
 """``(q (N, H, h), k (N, Hk, h), v (N, Hk, h)) -> (N, H * h)``: attention of one layer."""
 
@@ -21,8 +23,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     On CPU in float32 the kernel is chosen by M. The vendor's GEMV and small GEMM reach only half of the memory
     bandwidth at M = 1 and 2; the same product as a batch over groups of output rows reaches all of it. From M = 3
-    oneDNN's kernel on the plain weight is the fastest at every size measured.
+    oneDNN's kernel on the plain weight is the fastest at every size measured. A packed weight has its own.
     """
+    if weight.is_mkldnn:
+        return packed_linear(x, weight, bias)
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return F.linear(x, weight, bias)
     m, k = x.shape
@@ -129,6 +133,8 @@ class DecoderLayer(nn.Module):
 
     ``wqkv`` stacks the rows of q, k and v; ``w13`` stacks gate and up, so that each is one product.
     """
+
+    products = ("wqkv", "wo", "w13", "w2")
 
     def __init__(self, dims: BlockDims, *, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()

@@ -110,6 +110,9 @@ class TorchARModel(Protocol):
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """What a step reads; a model is an ``nn.Module``."""
 
+    def modules(self) -> Iterator[torch.nn.Module]:
+        """Its parts; weights that they name in ``products`` may be packed when the engine starts."""
+
     def check(self, prompt: Prompt, params: SamplingParams) -> None:
         """Raise :class:`omni.errors.BadRequest` for ids out of range and parameters without meaning here."""
 
