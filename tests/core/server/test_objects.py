@@ -15,6 +15,7 @@ from server_harness import error
 
 from omni.errors import BadRequest
 from omni.server import objects
+from omni.server.errors import shown
 from omni.server.objects import MAX_DEPTH, MAX_ENTRIES, decode_msgpack, decode_object
 
 TEXT = st.text(alphabet='ab ,:"\\[]{}é😀\n', max_size=12)
@@ -146,3 +147,17 @@ def test_a_refused_value_is_shown_in_short(http: httpx.Client, value):
     assert (answer.status_code, error(answer)["param"]) == (400, "input")
     assert len(answer.content) < 400
     assert time.perf_counter() - began < 5
+
+
+def test_only_what_is_shown_of_a_value_is_written_out():
+    written = []
+
+    class Inner:
+        def __repr__(self) -> str:
+            written.append(self)
+            return "inner"
+
+    for value in ([Inner()] * 1000, {i: Inner() for i in range(1000)}, [[[[Inner()]]]] * 9):
+        written.clear()
+        assert len(shown(value)) < 70
+        assert len(written) < 10
