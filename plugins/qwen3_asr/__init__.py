@@ -14,7 +14,9 @@ _TIMES = "-timestamps"
 _ALIGNER = Weights("Qwen/Qwen3-ForcedAligner-0.6B", allow=_FILES)
 
 
-def _stages(*, times: bool = False, **options: dict[str, Any]) -> tuple[StageSpec, ...]:
+def _stages(
+    *, times: bool = False, aligner_weights: Weights | None = None, **options: dict[str, Any]
+) -> tuple[StageSpec, ...]:
     """``options`` by stage."""
 
     def stage(name: str, cls: str, after: tuple[str, ...] = (), **fields: Any) -> StageSpec:
@@ -28,7 +30,7 @@ def _stages(*, times: bool = False, **options: dict[str, Any]) -> tuple[StageSpe
         *(
             (
                 stage("texts", "transcript:WrittenSpans", ("ar",)),
-                stage("aligner", "stages:AlignerStage", ("audio", "texts"), weights=_ALIGNER),
+                stage("aligner", "alignment:AlignerStage", ("audio", "texts"), weights=aligner_weights),
             )
             if times
             else ()
@@ -60,7 +62,7 @@ def _recipe(size: str, repo: str, *, times: bool) -> Recipe:
         variants=() if times else (name + _TIMES,),
         task=_task(times=times),
         weights=Weights(repo, allow=_FILES),
-        stages=_stages(times=times),
+        stages=_stages(times=times, aligner_weights=_ALIGNER),
         samples="qwen3_asr.samples:samples",
         extra="qwen",
     )
@@ -71,18 +73,23 @@ def _timed_aliases(size: str) -> tuple[str, ...]:
     return ("qwen3-asr" + _TIMES,) if size == next(iter(_SIZES)) else ()
 
 
+def _random(*, times: bool) -> Recipe:
+    name, random = "qwen3-asr-random", {"random": "tiny"}
+    return Recipe(
+        name=name + _TIMES if times else name,
+        summary="The same pipeline with random weights: letters without meaning; for benchmarks and to try the API",
+        license="Apache-2.0 (no weights of the model)",
+        variants=() if times else (name + _TIMES,),
+        task=_task(times=times),
+        stages=_stages(times=times, encoder=random, ar=random, aligner=random),
+        samples="qwen3_asr.samples:timed_noise" if times else "qwen3_asr.samples:noise",
+        extra="qwen",
+    )
+
+
 @hookimpl
 def omni_recipes() -> list[Recipe]:
-    random = {"random": "tiny"}
     return [
         *(_recipe(size, repo, times=times) for size, repo in _SIZES.items() for times in (False, True)),
-        Recipe(
-            name="qwen3-asr-random",
-            summary="The same pipeline with random weights: letters without meaning; for benchmarks and to try the API",
-            license="Apache-2.0 (no weights of the model)",
-            task=_task(),
-            stages=_stages(encoder=random, ar=random),
-            samples="qwen3_asr.samples:noise",
-            extra="qwen",
-        ),
+        *(_random(times=times) for times in (False, True)),
     ]

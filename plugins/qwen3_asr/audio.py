@@ -16,6 +16,7 @@ from qwen3_asr.live import LiveSettings
 from qwen3_asr.messages import Span
 from qwen3_asr.params import LiveParams
 from qwen3_asr.spans import QuietSplitter
+from qwen3_asr.units import nagisa, no_words
 
 TIMED_SECONDS = 180.0
 """The longest span that the aligner is given, as in the reference."""
@@ -43,6 +44,8 @@ class Audio(Preprocess[TranscriptionRequest, Span]):
             raise unknown_language(item.language)
         if item.timestamps and item.language is not None and item.language not in ALIGNED:
             raise no_times(item.language)
+        if "word" in item.timestamps and item.language == "ja" and nagisa() is None:
+            raise no_words()
         return self._spans(item, params)
 
     def _spans(self, item: TranscriptionRequest, params: LiveParams) -> Iterator[Span]:

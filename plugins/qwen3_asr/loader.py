@@ -167,6 +167,13 @@ def random_asr(
     return model
 
 
+def random_aligner(config: AlignerConfig, seed: int, *, device: torch.device, dtype: torch.dtype) -> Aligner:
+    """An aligner of the given sizes whose weights mean nothing."""
+    model = Aligner(config, device=device, dtype=dtype)
+    model.randomise(torch.Generator(device).manual_seed(seed))
+    return model
+
+
 def random_encoder(config: AudioSection, seed: int, *, device: torch.device, dtype: torch.dtype) -> AudioEncoder:
     """An encoder of the given sizes whose weights mean nothing."""
     encoder = AudioEncoder(config, device=device, dtype=dtype)

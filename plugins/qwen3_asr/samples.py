@@ -54,6 +54,11 @@ def samples() -> Samples:
     )
 
 
+def timed_noise() -> Samples:
+    """For random weights with a random aligner."""
+    return noise(times=True)
+
+
 def noise(*, times: bool = False) -> Samples:
     """For random weights, which write letters at random: the same ones for the same sound. ``times``: there is an
     aligner, with random weights as well."""

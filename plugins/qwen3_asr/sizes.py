@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qwen3_asr.config import AsrConfig, parse_asr
-from qwen3_asr.tokenizer import END_OF_TEXT, IM_END, AsrTokenizer, bytes_only
+from qwen3_asr.config import AlignerConfig, AsrConfig, parse_aligner, parse_asr
+from qwen3_asr.tokenizer import END_OF_TEXT, IM_END, TIMESTAMP, AsrTokenizer, bytes_only
 
 SizeName = Literal["tiny", "small", "0.6b", "1.7b"]
 
@@ -31,38 +31,49 @@ class Size:
     def build(self) -> tuple[AsrConfig, AsrTokenizer]:
         """A config of this size and a tokenizer of single bytes that fits it."""
         tokenizer = bytes_only()
-        values: dict[str, Any] = {
+        thinker = {"model_type": "qwen3_asr", "audio_token_id": tokenizer.audio_pad, **self._sections()}
+        values = {"model_type": "qwen3_asr", "thinker_config": thinker}
+        return parse_asr(values, (tokenizer.id(IM_END), tokenizer.id(END_OF_TEXT))), tokenizer
+
+    def build_aligner(self) -> tuple[AlignerConfig, AsrTokenizer]:
+        """The same of a forced aligner."""
+        tokenizer = bytes_only(TIMESTAMP)
+        thinker = {"model_type": "qwen3_forced_aligner", "audio_token_id": tokenizer.audio_pad, "classify_num": 5000}
+        values = {
             "model_type": "qwen3_asr",
-            "thinker_config": {
-                "model_type": "qwen3_asr",
-                "audio_token_id": tokenizer.audio_pad,
-                "audio_config": {
-                    "d_model": self.d_model,
-                    "encoder_layers": self.encoder_layers,
-                    "encoder_attention_heads": self.encoder_heads,
-                    "encoder_ffn_dim": self.encoder_ffn,
-                    "downsample_hidden_size": self.channels,
-                    "output_dim": self.hidden,
-                    "num_mel_bins": 128,
-                    "n_window": 50,
-                    "n_window_infer": 800,
-                },
-                "text_config": {
-                    "vocab_size": self.vocabulary,
-                    "hidden_size": self.hidden,
-                    "intermediate_size": self.intermediate,
-                    "num_hidden_layers": self.layers,
-                    "num_attention_heads": self.heads,
-                    "num_key_value_heads": self.kv_heads,
-                    "head_dim": self.head_dim,
-                    "rms_norm_eps": 1e-6,
-                    "rope_theta": 1e6,
-                    "max_position_embeddings": 65536,
-                    "tie_word_embeddings": True,
-                },
+            "thinker_config": thinker | self._sections(),
+            "timestamp_token_id": tokenizer.id(TIMESTAMP),
+            "timestamp_segment_time": 80,
+        }
+        return parse_aligner(values), tokenizer
+
+    def _sections(self) -> dict[str, Any]:
+        return {
+            "audio_config": {
+                "d_model": self.d_model,
+                "encoder_layers": self.encoder_layers,
+                "encoder_attention_heads": self.encoder_heads,
+                "encoder_ffn_dim": self.encoder_ffn,
+                "downsample_hidden_size": self.channels,
+                "output_dim": self.hidden,
+                "num_mel_bins": 128,
+                "n_window": 50,
+                "n_window_infer": 800,
+            },
+            "text_config": {
+                "vocab_size": self.vocabulary,
+                "hidden_size": self.hidden,
+                "intermediate_size": self.intermediate,
+                "num_hidden_layers": self.layers,
+                "num_attention_heads": self.heads,
+                "num_key_value_heads": self.kv_heads,
+                "head_dim": self.head_dim,
+                "rms_norm_eps": 1e-6,
+                "rope_theta": 1e6,
+                "max_position_embeddings": 65536,
+                "tie_word_embeddings": True,
             },
         }
-        return parse_asr(values, (tokenizer.id(IM_END), tokenizer.id(END_OF_TEXT))), tokenizer
 
 
 SIZES: dict[SizeName, Size] = {

@@ -1,4 +1,4 @@
-"""The stages that run models: sound to embeddings, embeddings to text, text and sound to times."""
+"""The stages that run the recogniser: sound to embeddings, embeddings to text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeGuard
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,24 +26,20 @@ from omni import (
 )
 from omni.engines.base import Prompt, SamplingParams, StepOutput
 from omni.engines.torch import LayerStack
-from qwen3_asr.aligner import prompt_ids
 from qwen3_asr.deltas import Deltas, Raw
-from qwen3_asr.languages import ALIGNED, NAMES, code_of, no_times
-from qwen3_asr.loader import load_aligner, load_encoder, open_aligner, random_encoder
-from qwen3_asr.messages import Aligned, Encoded, Ending, Mel, Span, SpanInfo, Spoken
+from qwen3_asr.languages import NAMES, code_of
+from qwen3_asr.loader import load_encoder, random_encoder
+from qwen3_asr.messages import Encoded, Ending, Mel, Span, SpanInfo, Spoken
 from qwen3_asr.model import AUDIO, AsrModel
 from qwen3_asr.prompts import PromptBuilder, kept
 from qwen3_asr.sizes import SizeName
 from qwen3_asr.source import AsrSource, open_model
-from qwen3_asr.times import timed
 from qwen3_asr.tokenizer import TextDecoder
-from qwen3_asr.transcript import SpanText
-from qwen3_asr.units import nagisa, split_units
 
 log = logging.getLogger("qwen3_asr")
 
-SPANS, EMBEDS, SOUNDS, TEXTS = "spans", "encoder", "audio", "texts"
-"""Stages whose items are joined: spans and their embeddings; spans with their sound and what is said in them."""
+SPANS, EMBEDS = "spans", "encoder"
+"""Stages whose items are joined: spans, and their embeddings."""
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 BATCH_SECONDS = 200.0
@@ -229,74 +225,3 @@ class Recogniser(AR[Joined, Spoken]):
             ending=Ending(span.last, span.start, span.seconds, deltas.text, span.timed, span.words, cut),
             usage=Usage(step.prompt_tokens, state.tokens),
         )
-
-
-# Text and sound to times ----------------------------------------------------------------------------------------------
-
-
-class AlignerOptions(EncoderOptions):
-    """``device``, ``dtype`` and ``max_cost`` as of the encoder. The weights are the aligner's own:
-    ``--set aligner.weights=…``."""
-
-    max_batch: Annotated[int, Field(ge=1, le=4096)] = 8
-    max_cost: Annotated[float, Field(gt=0)] | None = BATCH_SECONDS
-    device: str = "auto"
-    dtype: Dtype = "auto"
-
-
-class AlignerStage(Encoder[Joined, Aligned]):
-    """Takes the spans joined with what is said in them; where no times are asked for, it gives none."""
-
-    Options: ClassVar[type[AlignerOptions]] = AlignerOptions
-    options: AlignerOptions
-
-    def load(self) -> None:
-        device = device_of(self.options.device)
-        dtype = dtype_of(self.options.dtype, device)
-        folder = weights_folder(self.context)
-        self._config, self._tokenizer = open_aligner(folder)
-        self._model, _ = load_aligner(folder, device=device, dtype=dtype)
-        self._encoder = load_encoder(folder, self._config.audio, device=device, dtype=dtype)
-        if nagisa() is None:
-            log.warning("nagisa is not installed: Japanese gets a time for every character, not for every word")
-
-    def cost(self, item: Joined) -> float:
-        """Seconds to be aligned; what nobody asked for costs next to nothing."""
-        ending: Ending = item.parts[TEXTS].ending
-        return max(0.01, ending.seconds) if ending.timed else 0.01
-
-    def key(self, item: Joined) -> None:
-        return None
-
-    def encode(self, batch: Sequence[Joined]) -> Sequence[Aligned | BadRequest]:
-        results = [self._untimed(item) for item in batch]
-        wanted = [(item, result) for item, result in zip(batch, results, strict=True) if _has_units(result)]
-        if not wanted:
-            return results
-        config = self._config
-        audio = self._encoder.encode([item.parts[SOUNDS].mel for item, _ in wanted])
-        prompts = [
-            prompt_ids(self._tokenizer, config.timestamp_id, [unit.word for unit in result.units], len(embeds))
-            for (_, result), embeds in zip(wanted, audio, strict=True)
-        ]
-        for (_, result), logits in zip(wanted, self._model.timestamp_logits(prompts, audio), strict=True):
-            stamps = (logits.argmax(-1).double() * config.timestamp_ms).tolist()
-            result.units = timed(result.units, [int(stamp) for stamp in stamps])
-        return results
-
-    @staticmethod
-    def _untimed(item: Joined) -> Aligned | BadRequest:
-        """The units of a span, without times yet: none in a language that the aligner does not know, of which there are
-        no words to be had either."""
-        text: SpanText = item.parts[TEXTS]
-        ending, language = text.ending, text.language
-        unknown = language is not None and language not in ALIGNED
-        if ending.words and ending.text and unknown:
-            assert language is not None
-            return no_times(language, heard=True)
-        units = split_units(ending.text, language) if ending.timed and not unknown else []
-        return Aligned(position=text.position, units=units, ending=ending, asked=ending.timed)
-
-
-def _has_units(result: Aligned | BadRequest) -> TypeGuard[Aligned]:
-    return isinstance(result, Aligned) and bool(result.units)

@@ -141,9 +141,9 @@ class TextDecoder:
         return self._utf8.decode(b"", True)
 
 
-def bytes_only() -> AsrTokenizer:
-    """One token per byte, then the control tokens: for random weights."""
-    names = (*_CONTROL, TEXT_TAG)
+def bytes_only(*more: str) -> AsrTokenizer:
+    """One token per byte, then the control tokens, and ``more`` of them: for random weights."""
+    names = (*_CONTROL, TEXT_TAG, *more)
     return AsrTokenizer(
         _byte_alphabet(), [], {256 + i: {"content": name, "special": name != TEXT_TAG} for i, name in enumerate(names)}
     )

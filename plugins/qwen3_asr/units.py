@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from omni import BadRequest
 from qwen3_asr.messages import Unit
 
 _IDEOGRAPHS = (
@@ -21,6 +23,9 @@ _IDEOGRAPHS = (
     (0x2F800, 0x2FA1F),
 )
 _KANA = ((0x3041, 0x3096), (0x30A1, 0x30FA), (0x30FC, 0x30FC), (0x31F0, 0x31FF))
+JAPANESE_PIP = "pip install 'omni-recipes[qwen-ja]'"
+_TAGGING = threading.Lock()
+"""Nagisa builds one graph for the whole process."""
 _VOICED = "\uff9e\uff9f"
 """Half-width marks that NFKC joins with the kana before them."""
 
@@ -34,7 +39,21 @@ def split_units(text: str, language: str | None) -> list[Unit]:
     if language != "ja":
         return list(_by_space(text))
     tagger = nagisa()
-    return list(_by_character(text)) if tagger is None else _of_words(text, tagger.tagging(text).words)
+    if tagger is None:
+        return list(_by_character(text))
+    with _TAGGING:
+        words = list(tagger.tagging(text).words)
+    return _of_words(text, words)
+
+
+def no_words() -> BadRequest:
+    """The words of a Japanese text were asked for, and nobody here knows them."""
+    return BadRequest(
+        f"'timestamp_granularities': the words of Japanese need the package nagisa on the server ({JAPANESE_PIP}); "
+        "'segment' does not",
+        param="timestamp_granularities",
+        code="missing_dependency",
+    )
 
 
 @cache

@@ -56,8 +56,7 @@ class _Job:
 
 
 class BatchScheduler(BatchingScheduler):
-    """Runs :meth:`Encoder.encode`. Requests take turns by what their items cost, so a long one does not starve a short
-    one."""
+    """Runs :meth:`Encoder.encode`. Requests take turns by what their items cost: a long one starves no short one."""
 
     stream_type = _BatchStream
     _stage: Encoder[Any, Any]
@@ -107,7 +106,7 @@ class BatchScheduler(BatchingScheduler):
         return max(sum(total <= limit for total in totals), min(1, len(self._waiting)))
 
     def _join_line(self, job: _Job) -> None:
-        """Behind those whose requests have had less. One that comes counts as having had what is served now."""
+        """Behind those whose requests have had less; one that comes counts as having had what is served now."""
         job.turn = job.stream.turn = max(job.stream.turn, self._turn) + job.cost
         insort(self._waiting, job, key=attrgetter("turn"))
 

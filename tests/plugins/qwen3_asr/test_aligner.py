@@ -86,7 +86,7 @@ def the(meta, language: str) -> dict[str, object]:
 
 
 def test_japanese_words_are_those_of_nagisa(meta) -> None:
-    pytest.importorskip("nagisa")
+    assert nagisa() is not None, "pip install 'omni-recipes[qwen-ja]'"
     case = the(meta, "Japanese")
     assert names(split_units(case["text"], "ja")) == case["words"]
 

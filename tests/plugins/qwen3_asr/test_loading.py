@@ -15,14 +15,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from omni import Recipe, StageContext, WeightsError
+from omni import Joined, Recipe, StageContext, WeightsError
+from omni.config import configure
 from omni.engines.torch import LayerStack
 from omni.errors import ConfigError
 from omni.plugins import Plugins
+from qwen3_asr.languages import ALIGNED
 from qwen3_asr.loader import load_aligner, load_asr, load_encoder, open_aligner, open_asr, random_encoder
+from qwen3_asr.messages import Ending, Span
 from qwen3_asr.sizes import SIZES
 from qwen3_asr.source import AsrSource
 from qwen3_asr.stages import AudioEncoderOptions, AudioEncoderStage, device_of, dtype_of
+from qwen3_asr.transcript import SpanText
 
 CPU = {"device": torch.device("cpu"), "dtype": torch.float32}
 
@@ -191,6 +195,21 @@ def test_weights_in_bfloat16(copy, golden, encoder) -> None:
 # Random weights -------------------------------------------------------------------------------------------------------
 
 
+def test_a_random_aligner_gives_times(drive) -> None:
+    """Of a Japanese text too, the words of which are nagisa's."""
+    recipe = Plugins.load().recipe("qwen3-asr-random-timestamps")
+    only = recipe.model_copy(update={"stages": (recipe.stage("aligner"),)})
+    stage = drive.load_stages(only, None)["aligner"]
+    span = Span(position=0, last=True, start=0.0, seconds=2.5, mel=np.zeros((128, 250), np.float32))
+    ending = Ending(True, 0.0, 2.5, "今日は ok", timed=True, words=True)
+    text = SpanText(position=0, language="ja", ending=ending)
+    (found,) = stage.encode([Joined(parts={"audio": span, "texts": text})])
+    assert [unit.word for unit in found.units] == ["今日", "は", "ok"]
+    times = [time for unit in found.units for time in (unit.start, unit.stop)]
+    assert times == sorted(times)
+    assert times[-1] > 0
+
+
 def test_random_weights_follow_from_their_seed() -> None:
     config, tokenizer = SIZES["tiny"].build()
     assert tokenizer.size <= config.text.vocab_size
@@ -247,12 +266,23 @@ def test_weights_are_needed() -> None:
 
 def test_recipes() -> None:
     recipes: dict[str, Recipe] = {name: r for name, r in Plugins.load().recipes.items() if name.startswith("qwen3-asr")}
-    sizes = ("0.6b", "1.7b")
-    assert set(recipes) == {f"qwen3-asr-{s}{t}" for s in sizes for t in ("", "-timestamps")} | {"qwen3-asr-random"}
+    assert set(recipes) == {f"qwen3-asr-{s}{t}" for s in ("0.6b", "1.7b", "random") for t in ("", "-timestamps")}
     for name, recipe in recipes.items():
-        assert recipe.task.timestamps == (("segment", "word") if name.endswith("timestamps") else ())
-        weights = recipe.all_weights()
-        assert set(weights) == ({None, "aligner"} if name.endswith("timestamps") else {None})
+        timed = name.endswith("timestamps")
+        assert recipe.task.timestamps == (("segment", "word") if timed else ())
+        assert set(recipe.task.timestamp_languages or ()) == (set(ALIGNED) if timed else set())
+        assert set(recipe.all_weights()) == ({None, "aligner"} if timed and "random" not in name else {None})
+        assert all(recipes[variant].task.timestamps for variant in recipe.variants)
+        assert bool(recipe.variants) != timed
+
+
+def test_the_recipe_with_times_has_a_short_name_and_is_named_where_times_are_missing() -> None:
+    plugins = Plugins.load()
+    assert plugins.recipe("qwen3-asr-timestamps").name == "qwen3-asr-0.6b-timestamps"
+    with pytest.raises(ConfigError, match=r"see the recipe 'qwen3-asr-0\.6b-timestamps'"):
+        configure([plugins.recipe("qwen3-asr-0.6b")], sets=["aligner.weights=x"])
+    (config,) = configure([plugins.recipe("qwen3-asr-timestamps")], sets=["aligner.weights=x"])
+    assert config.text("aligner.weights") == "x"
 
 
 def test_listing_is_light() -> None:

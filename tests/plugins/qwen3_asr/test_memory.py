@@ -17,7 +17,8 @@ from omni.pipeline import Pipeline
 from omni.plugins import Plugins
 from omni.testing import tone
 from qwen3_asr import audio
-from qwen3_asr.stages import AlignerStage, AudioEncoderStage, Recogniser
+from qwen3_asr.alignment import AlignerStage
+from qwen3_asr.stages import AudioEncoderStage, Recogniser
 
 SECONDS = 60
 AT_ONCE = 16

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from asr_serving import wav_of
 
-from omni import BadRequest, Joined, StageFailed, TranscriptChunk, Usage
+from omni import BadRequest, Joined, StageFailed, TranscriptChunk, TranscriptionRequest, Usage
 from omni.engines.base import Prompt, SamplingParams, StepOutput
+from qwen3_asr.alignment import SOUNDS, TEXTS
 from qwen3_asr.encoder import positions_of
 from qwen3_asr.messages import Aligned, Encoded, Ending, Span, Spoken, Unit
 from qwen3_asr.model import AUDIO
-from qwen3_asr.stages import EMBEDS, SOUNDS, SPANS, TEXTS
+from qwen3_asr.stages import EMBEDS, SPANS
 from qwen3_asr.times import segments
 from qwen3_asr.transcript import SpanText
 
@@ -298,3 +300,31 @@ def test_what_is_heard_in_a_language_without_times(stages, span, language) -> No
     result = align(text, words=False)
     (segment,) = segments(text, result.units, 10.0, 3.0)
     assert (segment.start, segment.end, segment.text, segment.words) == (10.0, 13.0, text, [])
+
+
+def test_words_of_japanese_need_nagisa_and_say_so(stages, span, wave, monkeypatch) -> None:
+    """Segments do not, and no other language's words do."""
+    monkeypatch.setattr("qwen3_asr.alignment.nagisa", lambda: None)
+    monkeypatch.setattr("qwen3_asr.audio.nagisa", lambda: None)
+    monkeypatch.setattr("qwen3_asr.units.nagisa", lambda: None)
+
+    def align(language: str, *, words: bool) -> Any:
+        ending = Ending(False, 0.0, 3.0, "今日は。", timed=True, words=words)
+        written = SpanText(position=0, language=language, ending=ending)
+        return stages["aligner"].encode([Joined(parts={SOUNDS: span(timed=True), TEXTS: written})])[0]
+
+    refused = align("ja", words=True)
+    assert isinstance(refused, BadRequest)
+    assert "omni-recipes[qwen-ja]" in refused.message
+    assert (refused.param, refused.code) == ("timestamp_granularities", "missing_dependency")
+    assert [unit.word for unit in align("ja", words=False).units] == ["今", "日", "は"]
+    assert isinstance(align("zh", words=True), Aligned)
+
+    def process(language: str, *times: str) -> Any:
+        request = TranscriptionRequest(audio=wav_of(wave("w1")), language=language, timestamps=list(times))
+        return list(stages["audio"].process(request))
+
+    with pytest.raises(BadRequest, match="qwen-ja"):
+        process("ja", "segment", "word")
+    assert process("ja", "segment")
+    assert process("ko", "word")
