@@ -154,6 +154,8 @@ def run(
                     sink.flush()
                 if not chunk.endswith(end):
                     sink.write(end)
+            if response.headers.get("x-omni-finish-reason") == "length":
+                click.echo("a limit cut the answer short", err=True)
 
     try:
         asyncio.run(exchange())

@@ -189,6 +189,14 @@ def test_transcribe_formats(transcribe, melody) -> None:
     assert transcribe(melody, "--format", "vtt").out.startswith("WEBVTT\n")
 
 
+def test_an_answer_that_was_cut_is_noted(transcribe, melody, monkeypatch) -> None:
+    whole = transcribe(melody)
+    monkeypatch.setattr("omni.server.transcriptions.finish_header", lambda _: [(b"x-omni-finish-reason", b"length")])
+    cut = transcribe(melody)
+    assert (cut.code, cut.out, cut.err) == (0, whole.out, "a limit cut the answer short\n")
+    assert whole.err == ""
+
+
 def test_transcribe_stdin(transcribe, melody, monkeypatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(melody.read_bytes())))
     assert transcribe("-").out == "A4 Cs5 E5 A5\n"
