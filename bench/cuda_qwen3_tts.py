@@ -3,9 +3,10 @@
     python bench/cuda_qwen3_tts.py [--size 1.7b] [--limit 240] [--json FILE]
     python bench/cuda_qwen3_tts.py --device cpu --tiny          (a check of the script itself)
 
-Goals on one H200 for the 1.7B: first audio under 25 ms at batch 1, under 60 ms with 16 streams that begin together.
-Parts that no longer fit in ``--limit`` seconds are named as not measured. Floors: bytes of weights and KV cache that a
-frame reads, over the read bandwidth measured here; they ignore launches and small kernels.
+Goals on one H200 for the 1.7B, of the whole recipe: first audio under 25 ms at batch 1, under 60 ms with 16 streams
+that begin together. ``first_*`` and ``batch*`` are of the engine and the codec alone. Parts that no longer fit in
+``--limit`` seconds are named as not measured. Floors: bytes of weights and KV cache that a frame reads, over the read
+bandwidth measured here; they ignore launches and small kernels.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import recipe
 from fish_ar import Lockstep
 from omni.codecs import StreamingDecoder
 from omni.engines.base import Prompt, StepOutput
@@ -187,6 +189,20 @@ class Bench:
             self.sync()
             self.figures[f"{name}_ms"] = 1e3 * (time.perf_counter() - start)
 
+    def recipe(self, size: str, loads: tuple[int, ...]) -> None:
+        """All of it: text in, samples out."""
+        model = {
+            "size": "tiny" if self.tiny else size,
+            "kind": "custom_voice",
+            "codec_width": 1 / 32 if self.tiny else 1.0,
+        }
+        sets = [
+            *(f"{stage}.random={json.dumps(model)}" for stage in ("preprocess", "reference", "ar", "vocoder")),
+            *(f"{stage}.device={self.device}" for stage in ("reference", "ar", "vocoder")),
+            *("ar.engine=torch", "ar.torch.max_running=64", f"ar.torch.kv_tokens={64 * 1024}", "vocoder.max_batch=64"),
+        ]
+        self.figures |= recipe.speak("qwen3-tts-random", sets, loads, self.frames)
+
 
 def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
     begin = time.perf_counter()
@@ -197,6 +213,7 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
     long = 60 if bench.tiny else 200
     parts: list[tuple[str, Callable[[], None]]] = [
         ("bandwidth", bench.bandwidth),
+        ("recipe", lambda: bench.recipe(arguments.size, (1, 4) if bench.tiny else (1, 16, 64))),
         ("first audio", lambda: bench.first_audio(main, 1, 60, "first_1")),
         ("first audio of 16", lambda: bench.first_audio(main, 16, 60, "first_16")),
         ("first audio, cloned", lambda: bench.first_audio(main, 1, long, "first_1_cloned")),
@@ -236,7 +253,7 @@ def main() -> None:
     figures, missed = run(arguments)
     for name, value in figures.items():
         print(f"{name:24} {value:10.3f}")
-    goals = {"first_1_ms": 25.0, "first_16_ms": 60.0, "batch1_rtf": 0.12, "batch64_rtf": 1.0}
+    goals = {"recipe_1_first_ms": 25.0, "recipe_16_first_worst_ms": 60.0, "recipe_1_rtf": 0.12, "recipe_64_rtf": 1.0}
     for name, goal in goals.items():
         if name in figures and not arguments.tiny:
             print(f"{'ok  ' if figures[name] < goal else 'MISS'} {name} {figures[name]:.3f}, goal {goal}")

@@ -53,5 +53,11 @@ class SpeechParams(DesignParams):
     """Sampling and chunking of one request."""
 
     chunk_length: Annotated[
-        int, Field(ge=50, le=5000, description="Characters that are spoken in one go; longer text is cut.")
+        int,
+        Field(
+            ge=50,
+            le=2000,
+            description="Characters that are spoken in one go; longer text is cut at sentence ends. So many take less "
+            "than the 8,192 frames of a generation in any language.",
+        ),
     ] = 600
