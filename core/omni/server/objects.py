@@ -131,7 +131,7 @@ def _check_json(body: bytes | bytearray) -> None:
         elif sign in (b",", b"[", b"{"):
             entries += sign == b"," or _EMPTY.match(body, place) is None
             depth += sign != b","
-            _check(entries, depth)
+            _check(entries, depth, "JSON")
             place += 1
         elif sign in (b"]", b"}"):
             depth -= 1
@@ -183,14 +183,14 @@ def _check_msgpack(body: bytes | bytearray) -> None:
         if children is not None:
             entries += children
             open_.append(children << keyed)
-            _check(entries, len(open_) - 1)
+            _check(entries, len(open_) - 1, "msgpack")
 
 
-def _check(entries: int, depth: int) -> None:
+def _check(entries: int, depth: int, what: str) -> None:
     if entries > MAX_ENTRIES:
-        raise BadRequest(f"the lists and objects of a body may hold at most {MAX_ENTRIES} values together")
+        raise BadRequest(f"the lists and objects of a {what} body may hold at most {MAX_ENTRIES} values together")
     if depth > MAX_DEPTH:
-        raise BadRequest(f"the lists and objects of a body may be at most {MAX_DEPTH} levels deep")
+        raise BadRequest(f"the lists and objects of a {what} body may be at most {MAX_DEPTH} levels deep")
 
 
 def _field_without_number(body: bytes | bytearray) -> str | None:
