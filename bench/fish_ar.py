@@ -184,9 +184,14 @@ def frame_weights(model: DualAR) -> tuple[list[Tensor], list[Tensor]]:
     return [*once, model.head], [*per_pass, model.fast_head]
 
 
-def products(model: DualAR, batch: int, product: Product) -> Probe:
-    """One frame's matrix products alone."""
+def products(model: DualAR, batch: int, *, packed: bool = True) -> Probe:
+    """One frame's matrix products alone; not ``packed``: as torch makes them of plain weights."""
     once, per_pass = frame_weights(model)
+    product: Product = linear
+    if not packed:
+        once, per_pass = ([w.to_dense() if w.is_mkldnn else w for w in ws] for ws in (once, per_pass))
+        product = F.linear
+    head = per_pass[-1]
     passes = model.codebooks - 1
     inputs = {
         (rows, w.shape[1]): torch.randn(rows, w.shape[1]) for w in (*once, *per_pass) for rows in (batch, 2 * batch)
@@ -198,7 +203,7 @@ def products(model: DualAR, batch: int, product: Product) -> Probe:
                 product(inputs[batch, w.shape[1]], w)
             for index in range(passes):
                 for w in per_pass:
-                    rows = 2 * batch if index == 0 and w is not model.fast_head else batch
+                    rows = 2 * batch if index == 0 and w is not head else batch
                     product(inputs[rows, w.shape[1]], w)
 
     return frame
@@ -239,15 +244,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     main, frames, timer = engine(kv_tokens=32_768), arguments.frames, Timer(arguments.threads)
     f: dict[str, float] = {}
     group = together(main, model, 1, 100, 1, frames)
-    probes = {"batch1": group.step, "floor": memory(read), "products1": products(model, 1, linear)}
+    probes = {"batch1": group.step, "floor": memory(read), "products1": products(model, 1)}
     f |= timer.in_turns(probes, frames)
     group.end()
     for batch in (8, 16):
         group = together(main, model, batch, 100, batch, frames // 2)
         probes = {
             f"batch{batch}": group.step,
-            f"products{batch}": products(model, batch, linear),
-            f"torch{batch}": products(model, batch, F.linear),
+            f"products{batch}": products(model, batch),
+            f"torch{batch}": products(model, batch, packed=False),
         }
         f |= timer.in_turns(probes, frames // 2)
         group.end()
