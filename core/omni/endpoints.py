@@ -14,7 +14,7 @@ In an implementation of the hook ``omni_routes``::
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -28,6 +28,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from omni.errors import BadRequest, OmniError, StageFailed, from_wire
+from omni.messages import ReferenceAudio
 from omni.server.body import Share, read_body
 from omni.server.errors import body_of, report, request_id_of, send_error
 from omni.server.exchange import Exchange
@@ -166,7 +167,7 @@ class Speaker:
     def __init__(self, connection: HTTPConnection, fields: dict[str, Any]) -> None:
         self._runtime: Runtime = connection.app.state.runtime
         self._endpoint: SpeechEndpoint = connection.app.state.speech
-        self._fields = fields
+        self._fields = dict(fields)
         self._share = self._runtime.memory.share()
         self._sound: Sound | None = None
         self._model = ""
@@ -183,11 +184,19 @@ class Speaker:
             plan = await self._endpoint.plan(pipeline, body, share)
             if self._sound is None:
                 self._model, self._sound = pipeline.recipe.name, Sound(plan, pipeline)
+                self._keep(plan.request.references)
             sound = self._sound
             async with pipeline.submit(plan.request) as stream:
                 async for chunk in stream:
                     if data := await sound.encode(sound.take_ready(chunk, stream)):
                         yield data
+
+    def _keep(self, references: Sequence[ReferenceAudio]) -> None:
+        """Have fetched and decoded references at hand for the next text: no address is asked twice."""
+        if references:
+            kept = [{"audio": reference.audio.tobytes(), "text": reference.text} for reference in references]
+            self._fields["references"] = kept
+            self._share.settle(size_of(self._fields))
 
     async def finish(self) -> bytes:
         """The last bytes of the stream. Raises StageFailed when there were texts and none gave a sound."""

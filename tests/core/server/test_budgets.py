@@ -62,11 +62,7 @@ def test_what_has_arrived_of_a_body_counts(start: Callable[..., Running], kind):
 def websocket(running: Running, size: int) -> Raw:
     """One that expects a binary message of ``size`` bytes, masked with zeros."""
     client = Raw(running.port)
-    client.send(
-        b"GET /v1/toy/live HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-        b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-    )
-    assert client.sock.recv(4096).startswith(b"HTTP/1.1 101 ")
+    client.websocket("/v1/toy/live")
     client.send(b"\x82\xff" + size.to_bytes(8, "big") + bytes(4))
     return client
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import wave
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 
 import endpoint_toys
@@ -11,7 +13,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
-from server_harness import Running
+from server_harness import Raw, Running, eventually
 
 from omni.config import configure
 from omni.plugins import Plugins
@@ -25,10 +27,10 @@ def toys(start) -> Running:
     async def load() -> Service:
         plugins = Plugins.load(points=[])
         plugins.add("endpoints", endpoint_toys.Plugin)
-        recipes = [endpoint_toys.TONE, endpoint_toys.LOW, endpoint_toys.HEAR]
+        recipes = [endpoint_toys.TONE, endpoint_toys.LOW, endpoint_toys.STEREO, endpoint_toys.HEAR]
         return await Service.launch(configure(recipes), plugins, aliases=model_aliases(ServerSettings()))
 
-    return start(factory=load, max_json_mb=1, max_upload_mb=1)
+    return start(factory=load, max_json_mb=1, max_upload_mb=1, allow_private_urls=True)
 
 
 def post(toys: Running, path: str, **options) -> httpx.Response:
@@ -46,6 +48,35 @@ def test_it_speaks_as_the_server_s_own_endpoint_does(toys) -> None:
     body = {"model": "tone", "input": "one two one two", "response_format": "pcm"}
     assert answer.content == post(toys, "/v1/audio/speech", json=body).content
     assert toys.metric("omni_http_requests_total", endpoint="/v1/say", status="200", model="tone") == 1
+
+
+def test_a_speaker_asks_an_address_once(toys) -> None:
+    pytest.importorskip("wsproto")
+    asked: list[str] = []
+
+    class Voice(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(bytes(100_000))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    memory = toys.app.state.runtime.memory
+    before = memory._free
+    with ThreadingHTTPServer(("127.0.0.1", 0), Voice) as web:
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        client = Raw(toys.port)
+        client.websocket(f"/v1/talk?reference=http://127.0.0.1:{web.server_address[1]}/voice.wav")
+        sound = client.read()
+        web.shutdown()
+        thread.join()
+    assert len(sound) > 2 * 4800
+    assert asked == ["/voice.wav"]
+    assert eventually(lambda: memory._free == before)
 
 
 def test_msgpack_is_bounded_as_json_is(toys) -> None:

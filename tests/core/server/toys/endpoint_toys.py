@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Response
+from fastapi import Response, WebSocket
 from pydantic import BaseModel, ConfigDict, Field
-from server_toys import HEAR, TONE, Spoken, Tone
+from server_toys import HEAR, STEREO, TONE, Spoken, Tone
 
 from omni import AudioChunk, OmniError, StageSpec, hookimpl
-from omni.endpoints import Call, Endpoint, validated
+from omni.endpoints import Call, Endpoint, Speaker, validated
 
 REAL_RATE = 16000
 
@@ -43,7 +44,7 @@ def envelope(error: OmniError) -> dict[str, Any]:
 class Plugin:
     @hookimpl
     def omni_recipes(self) -> list[Any]:
-        return [TONE, LOW, HEAR]
+        return [TONE, LOW, STEREO, HEAR]
 
     @hookimpl
     def omni_routes(self, router: Any, service: Any) -> None:
@@ -58,6 +59,19 @@ class Plugin:
         @router.post("/v1/form")
         async def form() -> Response:
             return Endpoint(self.form)
+
+        @router.websocket("/v1/talk")
+        async def talk(socket: WebSocket) -> None:
+            await socket.accept()
+            references = [{"audio": socket.query_params["reference"]}]
+            fields = {"model": "stereo", "response_format": "pcm", "references": references}
+            with Speaker(socket, fields) as speaker:
+                for text in ("one", "two"):
+                    async with aclosing(speaker.say(text)) as sound:
+                        async for data in sound:
+                            await socket.send_bytes(data)
+                await socket.send_bytes(await speaker.finish())
+            await socket.close()
 
         @router.post("/v1/packed")
         async def packed() -> Response:

@@ -84,6 +84,16 @@ class Raw:
     def head(self, path: str, *headers: str) -> None:
         self.send("\r\n".join([f"POST {path} HTTP/1.1", "host: x", *headers, "", ""]).encode())
 
+    def websocket(self, path: str) -> None:
+        self.send(
+            f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            "sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+        )
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += self.sock.recv(1)
+        assert head.startswith(b"HTTP/1.1 101 ")
+
     def read(self) -> bytes:
         """All until the server closes the connection."""
         data = b""
