@@ -15,6 +15,7 @@ from pydantic import Field
 from omni import BadRequest, Encoder, EncoderOptions, Message, Segment, WeightsError, Word
 from whisper_asr import SAMPLE_RATE
 from whisper_asr.audio import Span
+from whisper_asr.decoding import bounded, usual_tokens
 from whisper_asr.library import faster_whisper
 
 _POSITION = 320  # samples of one position of the encoder's output: 20 ms
@@ -95,7 +96,7 @@ class Recognition(Encoder[Span, Recognised]):
         if device == "auto":
             device = "cuda" if library.transcribe.ctranslate2.get_cuda_device_count() else "cpu"
         try:
-            model = library.WhisperModel(
+            model = bounded(library.WhisperModel)(
                 str(folder),
                 device=device,
                 compute_type=options.compute_type or ("int8" if device == "cpu" else "float16"),
@@ -132,6 +133,7 @@ class Recognition(Encoder[Span, Recognised]):
             initial_prompt=span.prompt if prompt_tokens else None,
             no_speech_threshold=self.options.no_speech_threshold,
             log_prob_threshold=_UNLIKELY,
+            max_new_tokens=usual_tokens(len(span.samples) / SAMPLE_RATE),
             condition_on_previous_text=False,
             word_timestamps=span.words,
         )
