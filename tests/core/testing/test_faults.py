@@ -88,7 +88,6 @@ FAULTS: dict[str, list[tuple[Any, str]]] = {
         (tts(params=broken_params.Clamps), "'pitch' must be at least 0.5, and -0.5 is accepted"),
         (tts(params=broken_params.Ignores), "ignores fields"),
         (tts(params=broken_params.Unbounded), "'loudness' has no lower or no upper bound"),
-        (tts(params=broken_params.TakesNaN), "nan is accepted"),
         (tts(params=broken_params.Nameless), "the error names ''"),
     ],
     "streamed_equals_whole": [

@@ -25,17 +25,6 @@ class Unbounded(Params):
     loudness: float = 1.0
 
 
-class TakesNaN(Params):
-    pitch: Annotated[float, Field(json_schema_extra={"minimum": 0.5, "maximum": 2})] = 1.0
-
-    @field_validator("pitch")
-    @classmethod
-    def _range(cls, value: float) -> float:
-        if value < 0.5 or value > 2:
-            raise ValueError("must be between 0.5 and 2")
-        return value
-
-
 class Nameless(BaseModel):
     """The error does not say which field it is about."""
 
