@@ -13,18 +13,12 @@ read bandwidth measured here; they ignore launches and small kernels.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 import engines
 import fish_ar
@@ -35,12 +29,11 @@ from fish_s2pro.config import FishConfig, parse_config
 from fish_s2pro.loader import random_ar
 from fish_s2pro.model import DualAR
 from fish_s2pro.source import DualARSource
+from measuring import Figures, Lockstep, Stream, cuda_arguments, read_rate, run_parts, show_figures, sync, write
 from omni.codecs import StreamingDecoder
-from omni.engines.base import Engine, Prompt, SamplingParams, StepOutput
+from omni.engines.base import Engine, Prompt, SamplingParams
 from omni.engines.sglang import create_engine as sglang_engine
 from omni.engines.torch import TorchEngine, parse_options
-
-Figures = dict[str, float]
 
 
 def real_config() -> FishConfig:
@@ -62,38 +55,6 @@ def real_config() -> FishConfig:
             "semantic_end_token_id": 155_773,
         }
     )
-
-
-class Stream:
-    """Notes when each frame arrives; ``on_frame`` sees each, on the engine's thread."""
-
-    def __init__(self, on_frame: Callable[[Any], None] = lambda codes: None) -> None:
-        self._on_frame = on_frame
-        self.times: list[float] = []
-        self.error: Exception | None = None
-        self.ended = threading.Event()
-
-    def room(self) -> int:
-        return 1
-
-    def push(self, output: StepOutput) -> None:
-        self._on_frame(output.codes)
-        self.times.append(time.perf_counter())
-
-    def finish(self) -> None:
-        self.ended.set()
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.ended.set()
-
-    def on_room(self, wake: Any) -> None:
-        pass
-
-    def wait(self) -> None:
-        self.ended.wait()
-        if self.error is not None:
-            raise self.error
 
 
 class Bench:
@@ -121,10 +82,6 @@ class Bench:
         self.figures: Figures = {}
         self._seed = 0
 
-    def sync(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
-
     def engine(self, *, graph: bool) -> Engine:
         tokens = 64 * (256 if self.tiny else 1024)
         made: Engine
@@ -150,15 +107,8 @@ class Bench:
 
     def bandwidth(self) -> None:
         """Read bandwidth, and from it the floors of a frame."""
-        buffer = torch.zeros((1 << 30) // 4 if self.cuda else 1 << 24, device=self.device)
-        found = []
-        for _ in range(8):
-            self.sync()
-            start = time.perf_counter()
-            buffer.sum()
-            self.sync()
-            found.append(buffer.numel() * 4 / (time.perf_counter() - start))
-        rate = self.figures["read_gb_per_s"] = max(found) / 1e9
+        rate = read_rate(self.device)
+        self.figures["read_gb_per_s"] = rate / 1e9
         once, per_pass = fish_ar.frame_weights(self.model)
         passes = self.model.codebooks - 1
         size = self.model.dtype.itemsize
@@ -167,13 +117,13 @@ class Bench:
         per_token = 2 * kv.layers * kv.kv_heads * kv.head_dim * size
         for batch in (1, 8, 64):
             context = batch * (100 + self.frames / 2)
-            self.figures[f"floor_ms_{batch}"] = (weights + per_token * context) / rate / 1e6
+            self.figures[f"floor_ms_{batch}"] = 1e3 * (weights + per_token * context) / rate
 
     def throughput(self, engine: Engine, batch: int, frames: int, name: str) -> None:
         """Steps of ``batch`` requests that all have had their first frame."""
         prompts, params = [self.prompt(100) for _ in range(batch)], self.params(frames + 2)
         if isinstance(engine, TorchEngine):
-            group = fish_ar.Lockstep(engine, batch)
+            group = Lockstep(engine, batch)
             group.submit(prompts, params)
             group.step()
             start = time.perf_counter()
@@ -246,7 +196,7 @@ class Bench:
 def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
     begin = time.perf_counter()
     bench = Bench(arguments)
-    bench.sync()
+    sync(bench.device)
     bench.figures["build_s"] = time.perf_counter() - begin
     main = bench.engine(graph=True)
     frames = bench.frames
@@ -265,19 +215,13 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
         ("batch 8", lambda: bench.warm_throughput(main, 8, frames, "batch8")),
         *((f"codec {n} x {f}", lambda n=n, f=f: bench.codec_time(n, f)) for n in (1, 8, 64) for f in (1, 4)),
     ]
-    missed = []
-    for name, part in parts:
-        if time.perf_counter() - begin > arguments.limit:
-            missed.append(name)
-            continue
-        part()
+    missed = run_parts(parts, begin, arguments.limit)
     main.close()
     eager = bench.engine(graph=False)
-    for batch in (1, 8, 64):
-        if time.perf_counter() - begin > arguments.limit:
-            missed.append(f"batch {batch} without graphs")
-            continue
-        bench.throughput(eager, batch, short, f"eager{batch}")
+    parts = [
+        (f"batch {n} without graphs", lambda n=n: bench.throughput(eager, n, short, f"eager{n}")) for n in (1, 8, 64)
+    ]
+    missed += run_parts(parts, begin, arguments.limit)
     eager.close()
     bench.figures["total_s"] = time.perf_counter() - begin
     if bench.cuda:
@@ -286,24 +230,13 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="cuda")
+    parser = cuda_arguments(__doc__)
     parser.add_argument("--engine", choices=("torch", "sglang"), default="torch")
-    parser.add_argument("--tiny", action="store_true", help="small sizes: checks the script, measures nothing")
-    parser.add_argument("--limit", type=float, default=330, help="seconds after which no part is begun")
-    parser.add_argument("--json", help="write the figures to this file")
     arguments = parser.parse_args()
     figures, missed = run(arguments)
-    for name, value in figures.items():
-        print(f"{name:24} {value:10.3f}")
     goals = {"recipe_1_first_ms": 30.0, "first_400_ms": 30.0, "recipe_1_rtf": 0.12, "recipe_64_rtf": 1.0}
-    for name, goal in goals.items():
-        if name in figures and not arguments.tiny:
-            print(f"{'ok  ' if figures[name] < goal else 'MISS'} {name} {figures[name]:.3f}, goal {goal}")
-    for name in missed:
-        print(f"not measured: {name}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    show_figures(figures, {} if arguments.tiny else goals, missed)
+    write(figures, arguments.json)
 
 
 if __name__ == "__main__":

@@ -12,24 +12,29 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
-import sys
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import qwen3_asr_cpu as shared
+from measuring import (
+    Figures,
+    Lockstep,
+    Stream,
+    cuda_arguments,
+    read_rate,
+    run_parts,
+    show_figures,
+    show_lines,
+    sync,
+    write,
+)
 from omni import TranscriptionRequest
 from omni.config import configure
-from omni.engines.base import Prompt, SamplingParams, StepOutput
+from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import TorchEngine, parse_options
 from omni.pipeline import Pipeline
 from omni.plugins import Plugins
@@ -41,40 +46,9 @@ from qwen3_asr.model import AUDIO, AsrModel
 from qwen3_asr.prompts import PromptBuilder
 from qwen3_asr.sizes import SIZES
 
-Figures = dict[str, float]
 SECONDS = 5.0
 TOKENS = 20
 """Of a clip: a little more than fast speech has."""
-
-
-class Stream:
-    """Notes when each token arrives."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-        self.error: Exception | None = None
-        self.ended = threading.Event()
-
-    def room(self) -> int:
-        return 1
-
-    def push(self, output: StepOutput) -> None:
-        self.times.append(time.perf_counter())
-
-    def finish(self) -> None:
-        self.ended.set()
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.ended.set()
-
-    def on_room(self, wake: Any) -> None:
-        pass
-
-    def wait(self) -> None:
-        self.ended.wait()
-        if self.error is not None:
-            raise self.error
 
 
 class Bench:
@@ -98,10 +72,6 @@ class Bench:
         if self.cuda:
             torch.cuda.empty_cache()
 
-    def sync(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
-
     def seed(self) -> int:
         self._seed += 1
         return self._seed
@@ -110,10 +80,10 @@ class Bench:
         """Median seconds, after one call that is not counted."""
         found = []
         for attempt in range(times + 1):
-            self.sync()
+            sync(self.device)
             start = time.perf_counter()
             call()
-            self.sync()
+            sync(self.device)
             if attempt:
                 found.append(time.perf_counter() - start)
         return statistics.median(found)
@@ -131,8 +101,7 @@ class Bench:
 
     def bandwidth(self) -> None:
         """Read bandwidth, and from it the floors of a token."""
-        buffer = torch.zeros((1 << 30) // 4 if self.cuda else 1 << 24, device=self.device)
-        rate = buffer.numel() * 4 / min(self.timed(buffer.sum, 1) for _ in range(6))
+        rate = read_rate(self.device)
         self.figures["read_gb_per_s"] = rate / 1e9
         size = self.model.dtype.itemsize
         weights = size * sum(w.numel() for w in shared.weights_of(self.model))
@@ -156,8 +125,8 @@ class Bench:
         """Prompts of new clips and their first tokens."""
 
         def run() -> None:
-            group = shared.Lockstep(engine, clips)
-            group.submit(prompts.pop(), 1)
+            group = Lockstep(engine, clips)
+            group.submit(prompts.pop(), shared.greedy(1))
             group.step()
 
         times = 2 if self.tiny else 6
@@ -170,8 +139,8 @@ class Bench:
         """Steps of clips that all have their first token; the second time, when graphs have been captured."""
         steps = 6 if self.tiny else 40
         for _ in range(2):
-            group = shared.Lockstep(engine, batch)
-            group.submit([self.prompt() for _ in range(batch)], steps + 2)
+            group = Lockstep(engine, batch)
+            group.submit([self.prompt() for _ in range(batch)], shared.greedy(steps + 2))
             group.step()
             start = time.perf_counter()
             group.step(steps)
@@ -276,24 +245,14 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
         (f"recipe, {n} at once", lambda n=n, c=c: bench.recipe(n, c))
         for n, c in (((8, 24),) if tiny else ((256, 2048), (64, 1024), (1, 20)))
     ]
-    missed: list[str] = []
-
-    def go(parts: list[tuple[str, Callable[[], None]]]) -> None:
-        for name, part in parts:
-            if time.perf_counter() - begin > arguments.limit:
-                missed.append(name)
-            else:
-                part()
-
     # What matters most comes first.
     engine_parts, first = alone, whole[:1]
     bench.figures["build_s"] = time.perf_counter() - begin
-    go(engine_parts[:3])
-    go(first)
-    go(engine_parts[3:])
+    limit = arguments.limit
+    missed = run_parts([*engine_parts[:3], *first, *engine_parts[3:]], begin, limit)
     engine.close()
     bench.drop()
-    go(whole[1:])
+    missed += run_parts(whole[1:], begin, limit)
     bench.figures["total_s"] = time.perf_counter() - begin
     if bench.cuda:
         bench.figures["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
@@ -301,23 +260,13 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--size", default="0.6b", choices=["0.6b", "1.7b"])
-    parser.add_argument("--tiny", action="store_true", help="small sizes: checks the script, measures nothing")
-    parser.add_argument("--limit", type=float, default=330, help="seconds after which no part is begun")
-    parser.add_argument("--json", help="write the figures to this file")
-    arguments = parser.parse_args()
+    arguments = cuda_arguments(__doc__, ("0.6b", "1.7b")).parse_args()
     figures, missed = run(arguments)
-    for name, value in figures.items():
-        print(f"{name:34} {value:12.3f}")
+    show_figures(figures, {}, missed)
     if "recipe_256_clips_per_s" in figures and arguments.size == "0.6b":
         found = figures["recipe_256_clips_per_s"]
-        print(f"{'ok  ' if found > 300 else 'MISS'} {found:.0f} clips of {SECONDS:g} s per second, goal 300")
-    for name in missed:
-        print(f"not measured: {name}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
+        show_lines([(f"{found:.0f} clips of {SECONDS:g} s per second", "goal 300", found > 300)])
+    write(figures, arguments.json)
 
 
 if __name__ == "__main__":

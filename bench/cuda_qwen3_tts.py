@@ -14,19 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import recipe
-from fish_ar import Lockstep
+from measuring import Figures, Lockstep, cuda_arguments, read_rate, run_parts, show_figures, sync, write
 from omni.codecs import StreamingDecoder
 from omni.engines.base import Prompt, StepOutput
 from omni.engines.torch import TorchEngine, parse_options
@@ -36,7 +32,6 @@ from qwen3_tts.loader import random_talker
 from qwen3_tts.sizes import size_config
 from qwen3_tts_cpu import frame_bytes, params, prompt
 
-Figures = dict[str, float]
 FRAME_SECONDS = 0.08
 
 
@@ -82,10 +77,6 @@ class Bench:
         self.figures: Figures = {}
         self._seed = 0
 
-    def sync(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
-
     def engine(self, *, graph: bool) -> TorchEngine:
         tokens = 64 * 128 if self.tiny else 64 * 1024
         made = TorchEngine(self.model, parse_options({"max_running": 64, "cuda_graph": graph, "kv_tokens": tokens}))
@@ -100,20 +91,13 @@ class Bench:
 
     def bandwidth(self) -> None:
         """Read bandwidth, and from it the floors of a frame."""
-        buffer = torch.zeros((1 << 30) // 4 if self.cuda else 1 << 24, device=self.device)
-        found = []
-        for _ in range(8):
-            self.sync()
-            start = time.perf_counter()
-            buffer.sum()
-            self.sync()
-            found.append(buffer.numel() * 4 / (time.perf_counter() - start))
-        rate = self.figures["read_gb_per_s"] = max(found) / 1e9
+        rate = read_rate(self.device)
+        self.figures["read_gb_per_s"] = rate / 1e9
         kv = self.model.kv
         per_token = 2 * kv.layers * kv.kv_heads * kv.head_dim * self.model.dtype.itemsize
         for batch in (1, 16, 64):
             context = batch * (100 + self.frames / 2)
-            self.figures[f"floor_ms_{batch}"] = (frame_bytes(self.model) + per_token * context) / rate / 1e6
+            self.figures[f"floor_ms_{batch}"] = 1e3 * (frame_bytes(self.model) + per_token * context) / rate
 
     def throughput(self, engine: TorchEngine, batch: int, frames: int, name: str) -> None:
         """Steps of ``batch`` requests that all have had their first frame."""
@@ -183,10 +167,10 @@ class Bench:
         codes = torch.randint(0, 2048, (16, frames), generator=torch.Generator().manual_seed(1))
         codec.restart(place, torch.flip(codes, (1,)))
         for name in ("voice_new", "voice_known"):
-            self.sync()
+            sync(self.device)
             start = time.perf_counter()
             codec.restart(place, codes)
-            self.sync()
+            sync(self.device)
             self.figures[f"{name}_ms"] = 1e3 * (time.perf_counter() - start)
 
     def recipe(self, size: str, loads: tuple[int, ...]) -> None:
@@ -207,7 +191,7 @@ class Bench:
 def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
     begin = time.perf_counter()
     bench = Bench(arguments)
-    bench.sync()
+    sync(bench.device)
     bench.figures["build_s"] = time.perf_counter() - begin
     main = bench.engine(graph=True)
     long = 60 if bench.tiny else 200
@@ -223,19 +207,13 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
         ("known voice", bench.known_voice),
         *((f"codec {n} x {f}", lambda n=n, f=f: bench.codec_time(n, f)) for n in (1, 16, 64) for f in (1, 4)),
     ]
-    missed = []
-    for name, part in parts:
-        if time.perf_counter() - begin > arguments.limit:
-            missed.append(name)
-            continue
-        part()
+    missed = run_parts(parts, begin, arguments.limit)
     main.close()
-    if time.perf_counter() - begin > arguments.limit:
-        missed.append("batch 1 without graphs")
-    else:
-        eager = bench.engine(graph=False)
-        bench.throughput(eager, 1, 4 if bench.tiny else 20, "eager1")
-        eager.close()
+    eager = bench.engine(graph=False)
+    frames = 4 if bench.tiny else 20
+    parts = [("batch 1 without graphs", lambda: bench.throughput(eager, 1, frames, "eager1"))]
+    missed += run_parts(parts, begin, arguments.limit)
+    eager.close()
     bench.figures["total_s"] = time.perf_counter() - begin
     if bench.cuda:
         bench.figures["memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
@@ -243,24 +221,11 @@ def run(arguments: argparse.Namespace) -> tuple[Figures, list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--size", choices=["0.6b", "1.7b"], default="1.7b")
-    parser.add_argument("--tiny", action="store_true", help="small sizes: checks the script, measures nothing")
-    parser.add_argument("--limit", type=float, default=240, help="seconds after which no part is begun")
-    parser.add_argument("--json", help="write the figures to this file")
-    arguments = parser.parse_args()
+    arguments = cuda_arguments(__doc__, ("1.7b", "0.6b"), limit=240).parse_args()
     figures, missed = run(arguments)
-    for name, value in figures.items():
-        print(f"{name:24} {value:10.3f}")
     goals = {"recipe_1_first_ms": 25.0, "recipe_16_first_worst_ms": 60.0, "recipe_1_rtf": 0.12, "recipe_64_rtf": 1.0}
-    for name, goal in goals.items():
-        if name in figures and not arguments.tiny:
-            print(f"{'ok  ' if figures[name] < goal else 'MISS'} {name} {figures[name]:.3f}, goal {goal}")
-    for name in missed:
-        print(f"not measured: {name}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    show_figures(figures, {} if arguments.tiny else goals, missed)
+    write(figures, arguments.json)
 
 
 if __name__ == "__main__":

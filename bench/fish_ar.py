@@ -14,9 +14,6 @@ thread the clock is the process's CPU time, which stands still while other work 
 from __future__ import annotations
 
 import argparse
-import json
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,11 +25,11 @@ from torch import Tensor
 from fish_s2pro.config import FishConfig, parse_config
 from fish_s2pro.loader import random_ar
 from fish_s2pro.model import DualAR
+from measuring import Line, Lockstep, Probe, Timer, memory, show_lines, write
 from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import DecoderLayer, TorchEngine, linear, parse_options
 
 Product = Callable[[Tensor, Tensor], Tensor]
-Probe = Callable[[], object]
 
 
 def config(layers: int = 12, fast_layers: int = 4, dim: int = 1024) -> FishConfig:
@@ -70,68 +67,6 @@ def config(layers: int = 12, fast_layers: int = 4, dim: int = 1024) -> FishConfi
     )
 
 
-class Lockstep:
-    """Requests that advance together, one step per :meth:`step`; between steps the engine sleeps."""
-
-    def __init__(self, engine: TorchEngine, batch: int) -> None:
-        self._engine = engine
-        self._allowed = 0
-        self._arrived = threading.Semaphore(0)
-        self.sinks = [_Sink(self) for _ in range(batch)]
-        self._handles = []
-
-    def submit(self, prompts: list[Prompt], params: SamplingParams) -> None:
-        for index, (sink, item) in enumerate(zip(self.sinks, prompts, strict=True)):
-            self._handles.append(self._engine.submit(str(index), item, params, sink))
-
-    def room(self, sink: _Sink) -> int:
-        return self._allowed - sink.pushed
-
-    def arrived(self) -> None:
-        self._arrived.release()
-
-    def step(self, count: int = 1) -> None:
-        """Give the clients room for ``count`` steps and wait until all have their codes."""
-        self._allowed += count
-        self.sinks[0].wake()
-        for _ in range(count * len(self.sinks)):
-            self._arrived.acquire()
-            for sink in self.sinks:
-                if sink.error is not None:
-                    raise sink.error
-
-    def end(self) -> None:
-        for handle in self._handles:
-            self._engine.abort(handle)
-
-
-class _Sink:
-    def __init__(self, group: Lockstep) -> None:
-        self._group = group
-        self.pushed = 0
-        self.cached = 0
-        self.error: Exception | None = None
-        self.wake: Callable[[], None] = lambda: None
-
-    def room(self) -> int:
-        return self._group.room(self)
-
-    def push(self, output: Any) -> None:
-        self.pushed += 1
-        self.cached = output.cached_tokens
-        self._group.arrived()
-
-    def finish(self) -> None:
-        pass
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self._group.arrived()
-
-    def on_room(self, wake: Callable[[], None]) -> None:
-        self.wake = wake
-
-
 def prompt(model: DualAR, length: int, seed: int) -> Prompt:
     """Text, a reference of frames, text: random, ``length`` positions."""
     rng = np.random.default_rng(seed)
@@ -140,29 +75,6 @@ def prompt(model: DualAR, length: int, seed: int) -> Prompt:
     tokens[:20] = rng.integers(0, 8000, 20)
     tokens[-20:] = rng.integers(0, 8000, 20)
     return Prompt(tokens=tokens, codes=codes)
-
-
-class Timer:
-    """Seconds of calls on the clock that the number of threads asks for; ``wall`` keeps the wall time beside it."""
-
-    def __init__(self, threads: int) -> None:
-        self._clock = time.process_time if threads == 1 else time.perf_counter
-        self.wall: dict[str, float] = {}
-
-    def __call__(self, name: str, call: Probe) -> float:
-        start, begin = time.perf_counter(), self._clock()
-        call()
-        seconds = self._clock() - begin
-        self.wall[name] = min(self.wall.get(name, 1e9), time.perf_counter() - start)
-        return seconds
-
-    def in_turns(self, probes: dict[str, Probe], times: int) -> dict[str, float]:
-        """The best of each of ``probes``, which take turns ``times`` times."""
-        found: dict[str, list[float]] = {name: [] for name in probes}
-        for _ in range(times):
-            for name, probe in probes.items():
-                found[name].append(self(name, probe))
-        return {name: min(values) for name, values in found.items()}
 
 
 def together(engine: TorchEngine, model: DualAR, batch: int, context: int, seed: int, frames: int) -> Lockstep:
@@ -207,19 +119,6 @@ def products(model: DualAR, batch: int, *, packed: bool = True) -> Probe:
                     product(inputs[rows, w.shape[1]], w)
 
     return frame
-
-
-def memory(size: int) -> Probe:
-    """Read ``size`` bytes, from a buffer far larger than the caches."""
-    buffer = torch.zeros(min(size, 256 << 20) // 4)
-    whole, rest = divmod(size // 4, buffer.numel())
-
-    def read() -> None:
-        for _ in range(whole):
-            buffer.sum()
-        buffer[:rest].sum()
-
-    return read
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, float]:
@@ -283,7 +182,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     return f
 
 
-def report(f: dict[str, float]) -> list[tuple[str, str, bool]]:
+def report(f: dict[str, float]) -> list[Line]:
     """What was measured, beside the goals."""
     ms = {name: value * 1e3 for name, value in f.items()}
     lines = [
@@ -334,11 +233,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     figures = measure(arguments)
-    for what, against, reached in report(figures):
-        print(f"{'ok  ' if reached else 'MISS'} {what}: {against}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(figures, file, indent=1)
+    show_lines(report(figures))
+    write(figures, arguments.json)
 
 
 if __name__ == "__main__":

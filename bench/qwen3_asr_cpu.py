@@ -14,10 +14,6 @@ thread the clock is the process's CPU time, which stands still while other work 
 from __future__ import annotations
 
 import argparse
-import json
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from measuring import Line, Lockstep, Probe, Timer, memory, show_lines, write
 from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import DecoderLayer, TorchEngine, linear, parse_options
 from qwen3_asr.config import CHUNK_TOKENS, AsrConfig
@@ -36,7 +33,6 @@ from qwen3_asr.prompts import PromptBuilder
 from qwen3_asr.sizes import SIZES
 from qwen3_asr.tokenizer import AsrTokenizer
 
-Probe = Callable[[], object]
 SECONDS = 5.0
 
 
@@ -45,89 +41,6 @@ def sound(seconds: float, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     rhythm = 0.5 + 0.5 * np.sin(np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE * 25 + seed)
     return (0.1 * rhythm * rng.normal(size=len(rhythm))).astype(np.float32)
-
-
-class Lockstep:
-    """Requests that advance together, one token per :meth:`step`; between steps the engine sleeps."""
-
-    def __init__(self, engine: TorchEngine, batch: int) -> None:
-        self._engine = engine
-        self._allowed = 0
-        self._arrived = threading.Semaphore(0)
-        self.sinks = [_Sink(self) for _ in range(batch)]
-        self._handles: list[Any] = []
-
-    def submit(self, prompts: list[Prompt], tokens: int) -> None:
-        params = SamplingParams(max_new_tokens=tokens, temperature=0.0)
-        for index, (sink, item) in enumerate(zip(self.sinks, prompts, strict=True)):
-            self._handles.append(self._engine.submit(str(index), item, params, sink))
-
-    def room(self, sink: _Sink) -> int:
-        return self._allowed - sink.pushed
-
-    def arrived(self) -> None:
-        self._arrived.release()
-
-    def step(self, count: int = 1) -> None:
-        """Give the clients room for ``count`` tokens and wait until all have them."""
-        self._allowed += count
-        self.sinks[0].wake()
-        for _ in range(count * len(self.sinks)):
-            self._arrived.acquire()
-            for sink in self.sinks:
-                if sink.error is not None:
-                    raise sink.error
-
-    def end(self) -> None:
-        for handle in self._handles:
-            self._engine.abort(handle)
-
-
-class _Sink:
-    def __init__(self, group: Lockstep) -> None:
-        self._group = group
-        self.pushed = 0
-        self.cached = 0
-        self.error: Exception | None = None
-        self.wake: Callable[[], None] = lambda: None
-
-    def room(self) -> int:
-        return self._group.room(self)
-
-    def push(self, output: Any) -> None:
-        self.pushed += 1
-        self.cached = output.cached_tokens
-        self._group.arrived()
-
-    def finish(self) -> None:
-        pass
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self._group.arrived()
-
-    def on_room(self, wake: Callable[[], None]) -> None:
-        self.wake = wake
-
-
-class Timer:
-    """Seconds of calls on the clock that the number of threads asks for."""
-
-    def __init__(self, threads: int) -> None:
-        self._clock = time.process_time if threads == 1 else time.perf_counter
-
-    def __call__(self, call: Probe) -> float:
-        begin = self._clock()
-        call()
-        return self._clock() - begin
-
-    def in_turns(self, probes: dict[str, Probe], times: int) -> dict[str, float]:
-        """The best of each of ``probes``, which take turns ``times`` times."""
-        found: dict[str, list[float]] = {name: [] for name in probes}
-        for _ in range(times):
-            for name, probe in probes.items():
-                found[name].append(self(probe))
-        return {name: min(values) for name, values in found.items()}
 
 
 def endless(model: AsrModel) -> AsrModel:
@@ -143,6 +56,10 @@ def prompt(tokenizer: AsrTokenizer, model: AsrModel, seconds: float, seed: int) 
     embeds = torch.randn(positions, model.width, generator=generator)
     ids = np.array(PromptBuilder(tokenizer).build(positions, language="en"), np.int64)
     return Prompt(tokens=ids, embeds={AUDIO: embeds}, plain=int((ids == tokenizer.audio_pad).argmax()))
+
+
+def greedy(tokens: int) -> SamplingParams:
+    return SamplingParams(max_new_tokens=tokens, temperature=0.0)
 
 
 def weights_of(model: AsrModel) -> list[torch.Tensor]:
@@ -179,19 +96,6 @@ def convolutions(encoder: AudioEncoder, chunks: int) -> Probe:
     return run
 
 
-def memory(size: int) -> Probe:
-    """Read ``size`` bytes, from a buffer far larger than the caches."""
-    buffer = torch.zeros(min(size, 256 << 20) // 4)
-    whole, rest = divmod(size // 4, buffer.numel())
-
-    def read() -> None:
-        for _ in range(whole):
-            buffer.sum()
-        buffer[:rest].sum()
-
-    return read
-
-
 def build(layers: int | None, hidden: int | None) -> tuple[AsrConfig, AsrTokenizer]:
     size = SIZES["small"]
     if layers is not None:
@@ -215,13 +119,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     f: dict[str, float] = {}
 
     group = Lockstep(engine, 1)
-    group.submit([prompt(tokenizer, model, SECONDS, 1)], steps + 2)
+    group.submit([prompt(tokenizer, model, SECONDS, 1)], greedy(steps + 2))
     group.step()
     f |= timer.in_turns({"batch1": group.step, "floor": memory(size), "products1": products(weights, 1)}, steps)
     group.end()
     for batch in (8, 16):
         group = Lockstep(engine, batch)
-        group.submit([prompt(tokenizer, model, SECONDS, 100 * batch + i) for i in range(batch)], steps // 2 + 2)
+        group.submit([prompt(tokenizer, model, SECONDS, 100 * batch + i) for i in range(batch)], greedy(steps // 2 + 2))
         group.step()
         probes = {f"batch{batch}": group.step, f"products{batch}": products(weights, batch)}
         f |= timer.in_turns(probes, steps // 2)
@@ -232,7 +136,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
 
     def first(seed: int | None = None) -> float:
         group = Lockstep(engine, 1)
-        group.submit([prompt(tokenizer, model, SECONDS, next(numbers) if seed is None else seed)], 1)
+        group.submit([prompt(tokenizer, model, SECONDS, next(numbers) if seed is None else seed)], greedy(1))
         group.step()
         return group.sinks[0].cached / length
 
@@ -255,7 +159,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
     return f
 
 
-def report(f: dict[str, float]) -> list[tuple[str, str, bool]]:
+def report(f: dict[str, float]) -> list[Line]:
     """What was measured, beside the goals."""
     ms = {name: value * 1e3 for name, value in f.items()}
     ratio = f["batch1"] / f["floor"]
@@ -294,11 +198,8 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     figures = measure(arguments)
-    for what, against, reached in report(figures):
-        print(f"{'ok  ' if reached else 'MISS'} {what}: {against}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(figures, file, indent=1)
+    show_lines(report(figures))
+    write(figures, arguments.json)
 
 
 if __name__ == "__main__":

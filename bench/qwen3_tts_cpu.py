@@ -15,17 +15,12 @@ thread the clock is the process's CPU time, which stands still while other work 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fish_ar import Lockstep, Probe, Timer, memory
+from measuring import Figures, Line, Lockstep, Probe, Timer, memory, show_lines, write
 from omni.codecs import StreamingDecoder, decode_whole
 from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import DecoderLayer, TorchEngine, linear, parse_options
@@ -34,8 +29,6 @@ from qwen3_tts.codec.loading import random_decoder
 from qwen3_tts.loader import random_talker
 from qwen3_tts.model import SPEAKER, Talker
 from qwen3_tts.sizes import size_config
-
-Figures = dict[str, float]
 
 
 def prompt(model: Talker, length: int, seed: int) -> Prompt:
@@ -158,7 +151,7 @@ def measure_codec(arguments: argparse.Namespace, timer: Timer) -> Figures:
     return {name: seconds / 16 for name, seconds in timer.in_turns(probes, 4).items()}
 
 
-def report(f: Figures) -> list[tuple[str, str, bool]]:
+def report(f: Figures) -> list[Line]:
     """What was measured, beside the goals."""
     ms = {name: value * 1e3 for name, value in f.items()}
     lines = [
@@ -206,10 +199,8 @@ def main() -> None:
     timer = Timer(arguments.threads)
     figures = measure_talker(arguments, timer) | measure_codec(arguments, timer)
     figures |= {f"wall_{name}": value for name, value in timer.wall.items()}
-    for what, against, reached in report(figures):
-        print(f"{'ok  ' if reached else 'MISS'} {what}: {against}")
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    show_lines(report(figures))
+    write(figures, arguments.json)
 
 
 if __name__ == "__main__":
