@@ -70,20 +70,20 @@ class Window:
         """``(result, mean log probability, temperature, compression ratio)``, as the library wants it."""
         no_speech = float(self._attempt(1).result.no_speech_prob)
         usual = self._options.max_new_tokens or _ALL
-        limits = (usual // 4, usual, _ALL) if no_speech >= _DOUBT else (usual, _ALL)
+        limits = sorted({usual // 4 if no_speech >= _DOUBT else usual, usual, _ALL})
         first = self._first_enough(limits)
         if not first.repeats or (first.whole and no_speech < _DOUBT):
             return first.told()
         second = self._first_enough(limits, _PENALTY)
         if second.logprob - no_speech < _INVENTED:
             return NoSpeech(), -math.inf, first.temperature, first.ratio
-        if not first.whole and first.limit < usual:
+        if not first.whole and not second.whole:
+            # Neither ends where a loop would have been told from speech: somebody says the same for long.
             first = self._attempt(usual)
-        if first.whole:
-            return first.told()
-        return (second if second.whole else self._attempt(_ALL, _PENALTY)).told()
+            second = second if first.whole else self._attempt(_ALL, _PENALTY)
+        return (first if first.whole else second).told()
 
-    def _first_enough(self, limits: tuple[int, ...], penalty: float = 1.0) -> Attempt:
+    def _first_enough(self, limits: list[int], penalty: float = 1.0) -> Attempt:
         """The attempt with the first of ``limits`` that is whole, or that repeats itself."""
         *short, longest = limits
         for limit in short:
