@@ -62,15 +62,15 @@ def test_spans_under_way_are_bounded_whatever_the_length(monkeypatch: pytest.Mon
     chunks = asyncio.run(transcribe(times))
     assert counts["made"] == counts["done"] > SECONDS / 2
     assert counts["most"] == AT_ONCE
-    assert counts["held"] <= AT_ONCE + 2, "and those that are handed over just now"
+    assert counts["held"] <= AT_ONCE + 4, "a thread may still hold the one that it has just done"
     assert max(chunk.duration or 0 for chunk in chunks) == pytest.approx(SECONDS)
 
 
 async def transcribe(times: bool) -> list[Any]:
     name = "qwen3-asr-0.6b" + ("-timestamps" if times else "")
-    sets = ["audio.span_seconds=1", "audio.search_seconds=0.1", "audio.workers=1"]
+    sets = ["audio.span_seconds=1", "audio.search_seconds=0.1", "audio.workers=1", "encoder.max_batch=1"]
     if times:
-        sets.append(f"aligner.weights={WEIGHTS.parent / 'forced_aligner'}")
+        sets += ["aligner.max_batch=1", f"aligner.weights={WEIGHTS.parent / 'forced_aligner'}"]
     plugins = Plugins.load()
     (config,) = configure([plugins.recipe(name)], sets=sets, weights=[str(WEIGHTS)])
     pipeline = await Pipeline.load(config, plugins)
