@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
 import wave
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +23,10 @@ from omni import (
     TranscriptionRequest,
 )
 from omni.stages import Stage
+
+HELPERS = str(Path(__file__).parent / "helpers")
+if HELPERS not in sys.path:
+    sys.path.insert(0, HELPERS)
 
 
 def load_stages(recipe: Recipe, weights: Any = None, **options: dict[str, Any]) -> dict[str, Stage[Any, Any]]:

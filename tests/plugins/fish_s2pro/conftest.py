@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sinks import Sink
 
 from fish_s2pro.loader import load_ar
 from fish_s2pro.model import DualAR
@@ -59,33 +60,6 @@ def tokenizer(loaded: tuple[DualAR, FishTokenizer]) -> FishTokenizer:
     return loaded[1]
 
 
-class Sink:
-    """Collects a request's steps; never full."""
-
-    def __init__(self) -> None:
-        import threading
-
-        self.outputs: list[Any] = []
-        self.error: Exception | None = None
-        self.ended = threading.Event()
-
-    def room(self) -> int:
-        return 1
-
-    def push(self, output: Any) -> None:
-        self.outputs.append(output)
-
-    def finish(self) -> None:
-        self.ended.set()
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.ended.set()
-
-    def on_room(self, wake: Any) -> None:
-        pass
-
-
 def prompt_of(values: torch.Tensor) -> Prompt:
     """A golden matrix ``(codebooks + 1, T)`` as a prompt."""
     return Prompt(tokens=values[0].long(), codes=values[1:].long())
@@ -103,19 +77,12 @@ def tools() -> Iterator[SimpleNamespace]:
         engines.append(made)
         return made
 
-    def finish(sink: Sink) -> tuple[np.ndarray, str]:
-        assert sink.ended.wait(60)
-        if sink.error is not None:
-            raise sink.error
-        codes = [o.codes for o in sink.outputs if o.codes is not None]
-        return np.stack(codes, 1) if codes else np.zeros((0, 0), int), sink.outputs[-1].finish_reason
-
     def run(engine: TorchEngine, values: torch.Tensor, params: SamplingParams) -> tuple[np.ndarray, str]:
         sink = Sink()
         engine.submit("r", prompt_of(values), params, sink)
-        return finish(sink)
+        return sink.result()
 
-    yield SimpleNamespace(engine=engine, run=run, finish=finish, Sink=Sink, prompt=prompt_of)
+    yield SimpleNamespace(engine=engine, run=run, Sink=Sink, prompt=prompt_of)
     for made in engines:
         made.close()
 

@@ -283,7 +283,7 @@ def test_every_prompt_case_generates_the_references_codes(model, tools, golden, 
             engine.submit(name, tools.prompt(golden[f"{name}.values"]), greedy(12), sinks[name])
     assert len(sinks) == 18
     for name, sink in sinks.items():
-        codes, reason = tools.finish(sink)
+        codes, reason = sink.result()
         np.testing.assert_array_equal(codes, golden[f"{name}.y"][1:].numpy(), err_msg=name)
         np.testing.assert_array_equal(codes[:, :-1], golden[f"{name}.codes"].numpy())
         assert reason == "length"
@@ -370,7 +370,7 @@ def test_end_token_in_the_first_frame_ends(ckpt, tools, golden) -> None:
     model.head[len(model.legal) - 1] = direction * 10
     sink = tools.Sink()
     tools.engine(model).submit("r", tools.prompt(values), greedy(5), sink)
-    codes, reason = tools.finish(sink)
+    codes, reason = sink.result()
     assert reason == "stop"
     assert codes.size == 0
     assert len(sink.outputs) == 1

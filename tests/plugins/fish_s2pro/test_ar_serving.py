@@ -32,7 +32,7 @@ def submit_all(engine, tools, work) -> list[np.ndarray]:
     sinks = [tools.Sink() for _ in work]
     for (values, params), sink in zip(work, sinks, strict=True):
         engine.submit("r", tools.prompt(values), params, sink)
-    return [tools.finish(sink)[0] for sink in sinks]
+    return [sink.result()[0] for sink in sinks]
 
 
 def test_sixteen_at_once_equal_each_alone(model, tools, work) -> None:
@@ -60,7 +60,7 @@ def test_repeated_voice_skips_its_prefill(model, tokenizer, tools) -> None:
         prompt = Conversation(tokenizer, model.codebooks, [voice]).ask(text, 4096)
         sink = tools.Sink()
         engine.submit("r", prompt, SamplingParams(max_new_tokens=2, seed=0), sink)
-        tools.finish(sink)
+        sink.result()
         shares.append(sink.outputs[0].cached_tokens / len(prompt.tokens))
         assert len(prompt.tokens) > 400
     assert shares[0] == 0
@@ -68,7 +68,7 @@ def test_repeated_voice_skips_its_prefill(model, tokenizer, tools) -> None:
     prompt = Conversation(tokenizer, model.codebooks, [voice]).ask("Another one.", 4096)
     sink = tools.Sink()
     engine.submit("r", prompt, SamplingParams(max_new_tokens=2, seed=0), sink)
-    tools.finish(sink)
+    sink.result()
     assert sink.outputs[0].cached_tokens / len(prompt.tokens) >= 0.95
 
 
@@ -84,7 +84,7 @@ def test_voices_that_differ_in_one_residual_code_share_nothing(model, tokenizer,
     for index in (0, 1, 0, 1):
         sink = tools.Sink()
         engine.submit("r", prompts[index], params, sink)
-        np.testing.assert_array_equal(tools.finish(sink)[0], fresh[index])
+        np.testing.assert_array_equal(sink.result()[0], fresh[index])
 
 
 def _values(prompt: Prompt) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_later_batches_find_the_earlier_ones_in_the_cache(model, tokenizer, tool
         prompt = talk.ask(f"This is batch {batch}.", 4096)
         sink = tools.Sink()
         engine.submit("r", prompt, SamplingParams(max_new_tokens=30, temperature=0.0), sink)
-        codes, _ = tools.finish(sink)
+        codes, _ = sink.result()
         if known:
             assert sink.outputs[0].cached_tokens >= known - 8
         known = len(prompt.tokens) + codes.shape[1] - 1

@@ -129,7 +129,7 @@ def by_parts(
         sink = tools.Sink()
         params = SamplingParams(max_new_tokens=fields["max_new_tokens"], top_k=1)
         engine.submit("r", talk.ask(text, room), params, sink)
-        codes, _ = tools.finish(sink)
+        codes, _ = sink.result()
         talk.answer(codes)
         frames.append(codes)
     return sound(decoder, np.concatenate(frames, axis=1))

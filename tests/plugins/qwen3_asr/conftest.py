@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from sinks import Sink
 
 from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import TorchEngine, parse_options
@@ -77,38 +77,6 @@ def aligner(folders: SimpleNamespace) -> tuple[Aligner, AudioEncoder, AsrTokeniz
     return model, load_encoder(folders.aligner, config.audio, device=CPU, dtype=torch.float32), tokenizer
 
 
-class Sink:
-    """Collects a request's steps; never full."""
-
-    def __init__(self) -> None:
-        self.outputs: list[Any] = []
-        self.error: Exception | None = None
-        self.ended = threading.Event()
-
-    def room(self) -> int:
-        return 1
-
-    def push(self, output: Any) -> None:
-        self.outputs.append(output)
-
-    def finish(self) -> None:
-        self.ended.set()
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.ended.set()
-
-    def on_room(self, wake: Any) -> None:
-        pass
-
-    def result(self) -> tuple[list[int], str]:
-        """Tokens without the one that ended them, and why the generation ended."""
-        assert self.ended.wait(60)
-        if self.error is not None:
-            raise self.error
-        return [int(o.codes[0]) for o in self.outputs if o.codes is not None], self.outputs[-1].finish_reason
-
-
 @pytest.fixture(scope="session")
 def sink() -> type[Sink]:
     return Sink
@@ -127,7 +95,7 @@ def stages(drive: SimpleNamespace, folders: SimpleNamespace) -> dict[str, Any]:
 
 @pytest.fixture
 def generate() -> Iterator[Callable[..., Any]]:
-    """``generate(model, ids, embeds, max_new_tokens, **sampling)``: see :meth:`Sink.result`. ``options``: the engine's;
+    """``generate(model, ids, embeds, max_new_tokens, **sampling)``: see :meth:`Sink.tokens`. ``options``: the engine's;
     ``wait`` False gives the sink."""
     engines: dict[Any, TorchEngine] = {}
 
@@ -149,7 +117,7 @@ def generate() -> Iterator[Callable[..., Any]]:
         prompt = Prompt(tokens=np.asarray(ids), embeds={AUDIO: embeds})
         params = SamplingParams(max_new_tokens=max_new_tokens, **{"temperature": 0.0, **sampling})
         engines[key].submit("r", prompt, params, sink)
-        return sink.result() if wait else sink
+        return sink.tokens() if wait else sink
 
     yield run
     for engine in engines.values():

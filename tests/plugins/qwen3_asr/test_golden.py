@@ -170,7 +170,7 @@ def test_a_batch(golden, model, tokenizer, encoder, generate) -> None:
         for ids, embeds in zip(prompts, encoder.encode(sounds), strict=True)
     ]
     for sink, want in zip(sinks, golden["batch.tokens"], strict=True):
-        tokens, reason = sink.result()
+        tokens, reason = sink.tokens()
         end = next((i for i, token in enumerate(want) if token in model.config.stop_ids), len(want))
         assert tokens == want[:end].tolist()
         assert reason == ("stop" if end < len(want) else "length")
@@ -195,7 +195,7 @@ def test_sixteen_at_once_equal_each_alone(golden, model, generate) -> None:
 
     alone = [run(case, sampling, wait=True) for case, sampling in jobs]
     together = [run(case, sampling, wait=False) for case, sampling in jobs]
-    assert [sink.result() for sink in together] == alone
+    assert [sink.tokens() for sink in together] == alone
     assert len({tuple(tokens) for tokens, _ in alone}) >= 12
 
 

@@ -36,7 +36,7 @@ def hear(stages, sink) -> Iterator[Callable[[TranscriptionRequest], dict[str, An
         prompt, params = recogniser.prompt(state)
         found = sink()
         engine.submit("live", prompt, params, found)
-        tokens, _ = found.result()
+        tokens, _ = found.tokens()
         pieces = [piece for step in found.outputs for piece in recogniser.output(state, step)]
         text = "".join(piece.text for piece in pieces)
         assert pieces[-1].ending.text == text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from sinks import Sink
 
 from omni.engines.base import Prompt, SamplingParams
 from omni.engines.torch import TorchEngine, parse_options
@@ -57,39 +57,6 @@ def talkers(folders: dict[str, Path]) -> dict[str, Talker]:
 @pytest.fixture(scope="session")
 def builders(folders: dict[str, Path]) -> dict[str, PromptBuilder]:
     return {kind: PromptBuilder(load_config(folder), QwenTokenizer.load(folder)) for kind, folder in folders.items()}
-
-
-class Sink:
-    """Collects a request's steps; never full."""
-
-    def __init__(self) -> None:
-        self.outputs: list[Any] = []
-        self.error: Exception | None = None
-        self.ended = threading.Event()
-
-    def room(self) -> int:
-        return 1
-
-    def push(self, output: Any) -> None:
-        self.outputs.append(output)
-
-    def finish(self) -> None:
-        self.ended.set()
-
-    def fail(self, error: Exception) -> None:
-        self.error = error
-        self.ended.set()
-
-    def on_room(self, wake: Any) -> None:
-        pass
-
-    def result(self) -> tuple[np.ndarray, str]:
-        """Codes ``(codebooks, frames)`` and why it ended."""
-        assert self.ended.wait(60)
-        if self.error is not None:
-            raise self.error
-        codes = [o.codes for o in self.outputs if o.codes is not None]
-        return np.stack(codes, 1) if codes else np.zeros((0, 0), int), self.outputs[-1].finish_reason
 
 
 @pytest.fixture
