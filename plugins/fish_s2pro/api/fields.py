@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Collection, Mapping
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar
 
-import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from omni import BadRequest
@@ -16,8 +14,6 @@ from omni.endpoints import Call, validated
 
 M = TypeVar("M", bound=BaseModel)
 
-_LARGE = 1 << 20
-"""Bytes that may be taken apart on the event loop."""
 _JSON = (str, int, float, NoneType)
 _REFERENCE = re.compile(r"references\[(\d{1,3})\]\.(audio|text)")
 
@@ -101,9 +97,7 @@ async def body_of(call: Call, files: Collection[str] = ()) -> tuple[dict[str, An
     """
     match call.content_type:
         case "application/msgpack" | "application/x-msgpack" | "application/vnd.msgpack":
-            body = await call.read()
-            decoded = decode_msgpack(body) if len(body) < _LARGE else await asyncio.to_thread(decode_msgpack, body)
-            return decoded, False
+            return await call.msgpack(), False
         case "multipart/form-data":
             return _nested(await call.form(), files), True
         case "application/json" | "":
@@ -127,17 +121,6 @@ def checked(model: type[M], body: Mapping[str, Any], *, text: bool) -> M:
             if not isinstance(inner, _JSON):
                 raise BadRequest(f"{name[:60]!r} must not be {type(inner).__name__}", param=name[:100])
     return validated(model, {name: value for name, value in body.items() if value is not None}, text=text)
-
-
-def decode_msgpack(body: bytes | bytearray) -> dict[str, Any]:
-    """Raises BadRequest unless it is a map of msgpack."""
-    try:
-        value = msgspec.msgpack.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"the body is not valid msgpack: {error}", code="invalid_msgpack") from None
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise BadRequest("the body must be a msgpack map with names of fields as keys", code="invalid_msgpack")
-    return value
 
 
 def _nested(parts: list[tuple[str, str | bytes]], files: Collection[str]) -> dict[str, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 from fastapi import WebSocket, WebSocketDisconnect
 
-from fish_s2pro.api.fields import decode_msgpack
 from fish_s2pro.api.tts import Speaking, core_fields
 from fish_s2pro.prompts import split_sentences
 from omni import BadRequest
-from omni.endpoints import Speaker, reported
+from omni.endpoints import Speaker, decode_msgpack, reported
 
 MAX_CHARACTERS = 100_000
 """Of one session's text."""
