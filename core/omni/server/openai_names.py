@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from omni.recipe import Speech, Voice
 from omni.server.settings import ServerSettings
 
@@ -57,6 +59,14 @@ def voices_of(task: Speech, settings: ServerSettings) -> dict[str, str]:
         for name in VOICES:
             names.setdefault(name, default)
     return names
+
+
+def spellings(names: Iterable[str]) -> dict[str, str]:
+    """Names by how they read without upper case, but for those that differ in nothing else."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.casefold(), []).append(name)
+    return {folded: same[0] for folded, same in found.items() if len(same) == 1}
 
 
 def listed_voices(task: Speech, settings: ServerSettings) -> list[dict[str, str | None]]:

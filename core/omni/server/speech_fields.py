@@ -24,7 +24,7 @@ from omni.server.errors import shown
 from omni.server.fetch import fetch
 from omni.server.fields import Field, Parameters, unknown_field
 from omni.server.languages import code_of
-from omni.server.openai_names import VOICES, voices_of
+from omni.server.openai_names import VOICES, spellings, voices_of
 from omni.server.settings import MIB, ServerSettings
 
 MIN_RATE, MAX_RATE = 8000, 48000
@@ -103,6 +103,7 @@ class SpeechFields:
         self._pipeline = pipeline
         self._settings = settings
         self._voices = voices_of(recipe.task, settings)
+        self._spelling = spellings(self._voices)
         self._default_voice = recipe.task.voices[0].id if recipe.task.voices else ""
         self.parameters = Parameters(recipe.name, params_model(recipe), FIELDS)
 
@@ -195,6 +196,7 @@ class SpeechFields:
         cloned = bool(values.get("references"))
         if not voice:
             return "" if cloned else self._default_voice
+        voice = self._spelling.get(voice.casefold(), voice)
         if voice not in self._voices:
             own = ", ".join(v.id for v in self._task.voices) or "none of its own"
             also = "; OpenAI's names stand for its default" if self._settings.aliases else ""

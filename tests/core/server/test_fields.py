@@ -15,7 +15,7 @@ from omni.server import speech_fields, transcription_fields
 from omni.server.fields import Field, Parameters, unknown_field
 from omni.server.languages import code_of, name_of
 from omni.server.objects import decode_object
-from omni.server.openai_names import MODELS, VOICES, model_aliases, voices_of
+from omni.server.openai_names import MODELS, VOICES, model_aliases, spellings, voices_of
 from omni.server.settings import ServerSettings
 from omni.server.transcript_formats import Transcript, render, srt, vtt
 
@@ -227,3 +227,7 @@ def _voice(name: str):
     from omni import Voice
 
     return Voice(name)
+
+
+def test_names_are_found_however_they_are_written_unless_that_tells_them_apart() -> None:
+    assert spellings(["Ryan", "Ann", "ann"]) == {"ryan": "Ryan"}

@@ -140,7 +140,7 @@ def test_speed_is_the_models_own_in_its_range_and_stretched_outside(http):
     assert length(0.25) == 38400
 
 
-@pytest.mark.parametrize("voice", ["low", "Low voice", "alloy", "cedar", {"id": "low"}, None])
+@pytest.mark.parametrize("voice", ["low", "Low voice", "LOW VOICE", "alloy", "Cedar", {"id": "low"}, None])
 def test_voices_that_are_the_default(http, voice):
     default = http.post("/v1/audio/speech", json={"input": "hi", "response_format": "pcm"}).content
     other = http.post("/v1/audio/speech", json={"input": "hi", "response_format": "pcm", "voice": "high"}).content
