@@ -40,6 +40,6 @@ def samples() -> Samples:
             "prompt": Effect((None, PROMPT), doubtful),
             "temperature": Effect((0.0, 1.0), doubtful),
         },
-        # A window that has begun is computed to its end: for these clips half a second of a core that may be shared.
+        # A window that has begun is computed to its end: for these clips a second of a core that may be shared.
         cancel_seconds=4.0,
     )
