@@ -188,7 +188,7 @@ class Speaker:
             sound = self._sound
             async with pipeline.submit(plan.request) as stream:
                 async for chunk in stream:
-                    if data := await sound.encode(sound.take_ready(chunk, stream)):
+                    async for data in sound.encode(sound.take_ready(chunk, stream)):
                         yield data
 
     def _keep(self, references: Sequence[ReferenceAudio]) -> None:

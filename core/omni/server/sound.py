@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ _INLINE = 1 << 18
 """Samples that plain conversion to 16 bit may take on the event loop (under a millisecond)."""
 _INLINE_HEAVY = 1 << 11
 """The same where a codec, a resampler or a stretch works on them."""
+_PIECE_SECONDS = 0.5
+"""Sound that these work on in one go."""
 
 
 class Sound:
@@ -91,11 +94,18 @@ class Sound:
             )
         return self._output
 
-    async def encode(self, samples: NDArray[Any]) -> bytes:
-        """The bytes that are ready when these samples are in."""
+    async def encode(self, samples: NDArray[Any]) -> AsyncIterator[bytes]:
+        """The bytes that are ready when these samples are in; a codec's in several pieces, so that the first of a long
+        sentence need not wait for the last."""
         if len(samples) <= (_INLINE_HEAVY if self._heavy else _INLINE):
-            return self._out.write(samples)
-        return await asyncio.to_thread(self._locked, lambda: self._out.write(samples))
+            if data := self._out.write(samples):
+                yield data
+            return
+        size = int(_PIECE_SECONDS * self._source_rate) if self._heavy else len(samples)
+        for start in range(0, len(samples), size):
+            write = partial(self._out.write, samples[start : start + size])
+            if data := await asyncio.to_thread(self._locked, write):
+                yield data
 
     async def finish(self) -> bytes:
         """The last bytes."""

@@ -112,8 +112,7 @@ class SpeechEndpoint:
                 if (wait := due - now()) > 0:
                     await stream.gather(wait)
                 before, written = sound.seconds, now()
-                data = await sound.encode(sound.take_ready(chunk, stream))
-                if data:
+                async for data in sound.encode(sound.take_ready(chunk, stream)):
                     if not answer.started:
                         self._runtime.metrics.first_audio(exchange.model, exchange.seconds)
                     await answer.write(_delta(data) if plan.sse else data)
