@@ -1,46 +1,27 @@
-"""Recordings with which the conformance kit tries the recipes.
-
-``data/*.flac`` (16 kHz, 3.4 to 3.7 s) was spoken by hibari-tts 0.2.1 (Apache-2.0) with seed 0; 0.3 s of silence around.
-"""
+"""Recordings with which the conformance kit tries the recipes."""
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from omni import TranscriptionRequest
-from omni.audio import decode
-from omni.testing import Effect, Samples, tone, wav
+from omni.testing import RECORDINGS, Effect, Samples, noisy_recording, recording, tone, wav
 from qwen3_asr.features import SAMPLE_RATE
 
-CLIPS = ("garden", "bridge", "trumpet")
 LONG = 200.0
 """Seconds of the long recording: more than the longest span."""
 TOKENS = 12
 """Random weights never end by themselves."""
 
 
-def clip(name: str) -> TranscriptionRequest:
-    return TranscriptionRequest(
-        audio=np.frombuffer(files("qwen3_asr").joinpath(f"data/{name}.flac").read_bytes(), np.uint8)
-    )
-
-
-def hard_to_hear(name: str) -> TranscriptionRequest:
-    """A clip in noise, of which the model is not sure."""
-    clean = decode(clip(name).audio, SAMPLE_RATE)
-    noise = np.random.default_rng(0).normal(0, 0.05, len(clean)).astype(np.float32)
-    return TranscriptionRequest(audio=wav(clean + noise, SAMPLE_RATE))
-
-
 def samples() -> Samples:
     """For trained weights."""
-    doubtful = hard_to_hear(CLIPS[0])
+    doubtful = noisy_recording("garden")
     return Samples(
-        requests=tuple(clip(name) for name in CLIPS),
+        requests=tuple(map(recording, RECORDINGS)),
         effects={
             "prompt": Effect((None, "She planted tomahtoes; gardin, gardins."), doubtful),
             "temperature": Effect((0.0, 1.0), doubtful),

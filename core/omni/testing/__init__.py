@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from omni.testing.recordings import RECORDINGS, noisy_recording, recording
 from omni.testing.samples import SENTENCES, Effect, Samples, tone, wav
 
 if TYPE_CHECKING:
@@ -41,4 +42,14 @@ def conformance(
     return suite(recipe, plugins=plugins, sets=tuple(sets), weights=weights, samples=samples, timeout=timeout)
 
 
-__all__ = ["SENTENCES", "Effect", "Samples", "conformance", "tone", "wav"]
+__all__ = [
+    "RECORDINGS",
+    "SENTENCES",
+    "Effect",
+    "Samples",
+    "conformance",
+    "noisy_recording",
+    "recording",
+    "tone",
+    "wav",
+]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from typing import Any
 
 import httpx
@@ -20,6 +19,7 @@ from fishaudio.exceptions import APIError, NotFoundError
 from fish_s2pro.api.fields import WITHOUT_EFFECT, TTSRequest
 from fish_s2pro.params import SpeechParams
 from omni.audio import decode
+from omni.testing import recording
 
 pytestmark = pytest.mark.xdist_group("fish_http")
 
@@ -389,7 +389,7 @@ def test_without_a_recipe_of_this_plugin_there_is_no_fish_api(start) -> None:
 
 def test_the_sdk_transcribes_with_the_recipe_that_hears(start) -> None:
     server = start(["fish-s2-pro-random", "whisper-tiny-en"], weights=())
-    spoken = files("whisper_asr").joinpath("data/garden.flac").read_bytes()
+    spoken = recording("garden").audio.tobytes()
     sdk = FishAudio(api_key="any", base_url=server.url)
     heard = sdk.asr.transcribe(audio=spoken, language="en")
     assert "tomatoes" in heard.text
