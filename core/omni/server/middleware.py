@@ -49,6 +49,9 @@ class Middleware:
             await send({"type": "websocket.close", "code": 1008, "reason": "invalid or missing API key"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            # Load balancers and `wget --spider` ask so; the connection keeps the body back.
+            scope = {**scope, "method": "GET"}
         exchange = scope["omni"] = Exchange(scope, send)
 
         async def tagged(message: Message) -> None:

@@ -1,10 +1,12 @@
-"""HTTP/1.1 as uvicorn speaks it, with heads bounded in size and time, and our envelope for what is no HTTP."""
+"""HTTP/1.1 as uvicorn speaks it, with heads bounded in size and time, our envelope for what is no HTTP, and requests
+that are read whole though they offer HTTP/2."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from omni.errors import BadRequest, OmniError
@@ -41,12 +43,18 @@ class Protocol(HttpToolsProtocol):
             self._wait_for_head()
 
     def on_headers_complete(self) -> None:
-        self._head_is_there()
-        super().on_headers_complete()
+        if not self._declines():
+            self._head_is_there()
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        if not self._declines():
+            super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
         began = self._in_head
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self._in_head and not self.transport.is_closing():
             # Data in which a further head begins also ends what was before it, and is at most one read.
             self._head += len(data) if began else 1
@@ -55,6 +63,32 @@ class Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(BadRequest("this is not a valid HTTP request", code="invalid_http"))
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            elif self._declines():
+                # The parser takes what follows for the other protocol and drops it: the request is read once more
+                # without the offer. Java's HttpClient and curl --http2 offer HTTP/2 with every first request.
+                head = self._head_without_offer()
+                self.parser = HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                self._feed(head + data[upgrade.args[0] :])
+        except HttpParserError:
+            self.send_400_response("")
+
+    def _declines(self) -> bool:
+        """Whether the head offers a protocol that is not spoken here."""
+        return self.parser.should_upgrade() and self._get_upgrade() is not None and not self._should_upgrade()
+
+    def _head_without_offer(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        lines += [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _wait_for_head(self) -> None:
         self._timer = self.loop.call_later(self._patience, self._too_slow)

@@ -99,3 +99,47 @@ def test_an_answer_may_take_longer_than_the_next_head(start):
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"request_timeout" in answer
     assert time.monotonic() - began >= 0.1
+
+
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_an_offer_of_http_2_is_declined_and_the_body_read(served, chunked, cut):
+    """As Java's HttpClient and curl --http2 send every first request, the body in the same packet or after it."""
+    body = b'{"model": "tone", "input": "hello", "nonsense": 1}'
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    sent = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+    head = b"POST /v1/audio/speech HTTP/1.1\r\nHost: here\r\n" + OFFER + length + b"\r\n\r\n"
+    with connect(served) as client:
+        client.sendall(head + sent[:cut])
+        assert eventually(lambda: served.metric("omni_http_in_flight") >= 2, 5)
+        client.sendall(sent[cut:] + HEALTH + b"Connection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"nonsense" in answer
+    assert answer.count(b"HTTP/1.1 200") == 1
+
+
+def test_an_offer_of_http_2_in_pieces_is_declined(served):
+    with connect(served) as client:
+        for piece in (HEALTH, OFFER[:50], OFFER[50:], b"Connection: close\r\n", b"\r\n"):
+            client.sendall(piece)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_a_connect_is_refused(served):
+    answer = exchange(served, b"CONNECT here:80 HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 4")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/health", 200), ("/ready", 200), ("/v1/models", 200), ("/v1/audio/speech", 405)]
+)
+def test_head_is_get_without_the_body(http, path, status):
+    answer = http.head(path)
+    assert (answer.status_code, answer.content) == (status, b"")
+    assert answer.headers["content-length"] == str(len(http.get(path).content))
+    assert answer.headers["x-request-id"]
