@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-fast test-sglang lint types check bench bench-engines clean
+.PHONY: help demo test test-fast test-sglang lint types check bench bench-models bench-engines clean
 
 help:
 	@echo "make demo   install the embedded default into .venv-demo and serve it on http://127.0.0.1:8000"
 	@echo "make test   install everything for development into .venv and run all tests"
 	@echo "make test-sglang   install SGLang for CPU into .venv-sglang and run the tests of that engine"
 	@echo "make lint   ruff and import-linter;  make types: mypy --strict on core"
-	@echo "make bench  run the benchmarks of bench/ and print their tables"
+	@echo "make bench  measure the framework and the embedded pair; make bench-models, make bench-engines: the AR models"
 
 .venv-demo/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-demo
@@ -64,6 +64,14 @@ bench: $(VENV)/.installed
 	$(BIN)/python bench/speech_latency.py
 	$(BIN)/python bench/roundtrip.py
 	$(BIN)/python bench/soak.py
+
+# Random models of about 200 M parameters on the CPU, against floors measured in the same run: ten minutes.
+bench-models: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python bench/fish_ar.py
+	OMP_NUM_THREADS=1 $(BIN)/python bench/fish_codec.py
+	OMP_NUM_THREADS=1 $(BIN)/python bench/fish_serve.py
+	OMP_NUM_THREADS=1 $(BIN)/python bench/qwen3_tts_cpu.py
+	OMP_NUM_THREADS=1 $(BIN)/python bench/qwen3_asr_cpu.py
 
 clean:
 	rm -rf .venv .venv-demo .venv-sglang dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -114,11 +114,14 @@ def test_the_request_and_the_result_depend_on_the_task() -> None:
 
 class Factory:
     def __init__(self, preference: int, refusal: str | None = None) -> None:
-        self.preference = preference
+        self._preference = preference
         self._refusal = refusal
 
     def probe(self) -> str | None:
         return self._refusal
+
+    def preference(self, options: Any) -> int:
+        return self._preference
 
     def __call__(self, model: Any, options: Any) -> Any:
         raise AssertionError("not here")

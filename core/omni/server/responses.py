@@ -11,7 +11,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from omni.errors import Cancelled, OmniError, StageFailed
-from omni.pipeline import RequestStream
+from omni.request_stream import RequestStream
 from omni.server.errors import body_of, log, report
 
 Headers = Sequence[tuple[bytes, bytes]]

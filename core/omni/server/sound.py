@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from omni.audio import AudioOutput
 from omni.errors import StageFailed
 from omni.messages import AudioChunk
-from omni.pipeline import Pipeline, RequestStream
+from omni.pipeline import Pipeline
 from omni.recipe import Speech
+from omni.request_stream import RequestStream
 from omni.server.speech_fields import SpeechPlan
 
 _COALESCE = 1 << 18

@@ -10,8 +10,9 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from omni.audio import MEDIA_TYPES
-from omni.pipeline import Pipeline, RequestStream
+from omni.pipeline import Pipeline
 from omni.recipe import Speech
+from omni.request_stream import RequestStream
 from omni.server.body import Share
 from omni.server.exchange import Exchange
 from omni.server.objects import read_object

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from starlette.types import Receive, Scope, Send
 
 from omni.errors import BadRequest
-from omni.pipeline import Pipeline, RequestStream
+from omni.pipeline import Pipeline
 from omni.recipe import Transcription
+from omni.request_stream import RequestStream
 from omni.server.body import Share, header
 from omni.server.exchange import Exchange
 from omni.server.objects import read_object, size_of

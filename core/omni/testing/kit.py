@@ -16,9 +16,10 @@ from omni.config import RecipeConfig, configure
 from omni.errors import OmniError
 from omni.loading import check as check_recipe
 from omni.messages import encode
-from omni.pipeline import Pipeline, RequestStream
+from omni.pipeline import Pipeline
 from omni.plugins import Plugins
 from omni.recipe import Recipe, Speech
+from omni.request_stream import RequestStream
 from omni.service import Service
 from omni.stages import Encoder
 from omni.testing.outcome import Outcome, Output, difference, joined, keep

@@ -15,7 +15,8 @@ from server_harness import toy_plugins
 from omni import SpeechRequest
 from omni.config import configure
 from omni.errors import Cancelled, StageFailed
-from omni.pipeline import EDGE_CAPACITY, Pipeline, RequestStream
+from omni.pipeline import EDGE_CAPACITY, Pipeline
+from omni.request_stream import RequestStream
 
 
 def chunks_of(data: bytes) -> list[bytes]:

@@ -12,8 +12,9 @@ from toy_stages import CHAIN, EVENTS
 
 from omni import SpeechRequest
 from omni.config import RecipeConfig
-from omni.pipeline import Pipeline, RequestStream
+from omni.pipeline import Pipeline
 from omni.plugins import Plugins
+from omni.request_stream import RequestStream
 
 
 @contextmanager

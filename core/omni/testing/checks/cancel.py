@@ -9,7 +9,8 @@ import tracemalloc
 
 from omni.engines.base import EngineStats
 from omni.errors import Cancelled, DeadlineExceeded
-from omni.pipeline import Pipeline, RequestStream
+from omni.pipeline import Pipeline
+from omni.request_stream import RequestStream
 from omni.testing import memory
 from omni.testing.checks.base import check
 from omni.testing.kit import Kit, fail

@@ -7,8 +7,9 @@ import random
 from typing import Any
 
 from omni.loading import check as check_recipe
-from omni.pipeline import Pipeline, RequestStream
+from omni.pipeline import Pipeline
 from omni.recipe import Speech
+from omni.request_stream import RequestStream
 from omni.stages import Decoder
 from omni.testing.checks.base import check, turns
 from omni.testing.clips import long_request

@@ -6,6 +6,9 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import pytest
 import torch
@@ -51,7 +54,6 @@ def test_why_it_cannot_run(monkeypatch, version, why) -> None:
 
 def test_it_runs_with_the_release_that_the_extra_pins(monkeypatch) -> None:
     import tomllib
-    from pathlib import Path
 
     installed(monkeypatch, SUPPORTED)
     assert create_engine.probe() is None
@@ -62,9 +64,16 @@ def test_it_runs_with_the_release_that_the_extra_pins(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("cuda", [True, False])
-def test_it_is_preferred_where_there_is_a_gpu(monkeypatch, cuda) -> None:
+def test_it_is_preferred_for_stages_on_a_gpu(monkeypatch, cuda) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    assert (create_engine.preference > 0) is cuda
+
+    def preferred(**options: str) -> bool:
+        return create_engine.preference(SimpleNamespace(**options)) > 0
+
+    assert preferred() is cuda
+    assert preferred(device="auto") is cuda
+    assert preferred(device="cuda:1")
+    assert not preferred(device="cpu")
 
 
 def test_asking_about_it_imports_neither_sglang_nor_torch() -> None:
@@ -86,13 +95,38 @@ def test_options_out_of_range_are_named(options) -> None:
         s.parse_options(options)
 
 
-def test_options_that_sglang_does_not_have_are_named(monkeypatch) -> None:
-    known = {"mem_fraction_static", "page_size"}
-    s.refuse_unknown(["page_size"], known)
+def test_options_that_sglang_does_not_have_are_named() -> None:
+    known: dict[str, Any] = {"mem_fraction_static": float, "page_size": int | None}
+    s.refuse_wrong({"page_size": 4}, known)
     with pytest.raises(ConfigError, match=r"no option 'mem_fraction'; did you mean mem_fraction_static\?"):
-        s.refuse_unknown(["page_size", "mem_fraction"], known)
+        s.refuse_wrong({"page_size": 4, "mem_fraction": 0.5}, known)
     with pytest.raises(ConfigError, match=r"no option 'speed'$"):
-        s.refuse_unknown(["speed"], known)
+        s.refuse_wrong({"speed": 1}, known)
+
+
+def test_values_of_another_type_are_named() -> None:
+    known: dict[str, Any] = {
+        "mem_fraction_static": Annotated[float | None, "help"],
+        "backend": Annotated[str | None, SimpleNamespace(choices=["one", "two"])],
+        "odd": list[int] | set[int],
+    }
+    s.refuse_wrong({"mem_fraction_static": 1, "backend": "two", "odd": "?"}, known)
+    s.refuse_wrong({"mem_fraction_static": None, "backend": None}, known)
+    with pytest.raises(
+        ConfigError, match=r"engine sglang: mem_fraction_static: Expected `float \| null`, got `str`; SGLang has"
+    ):
+        s.refuse_wrong({"mem_fraction_static": "most", "speed": 1}, known)
+    with pytest.raises(ConfigError, match="engine sglang: backend must be one of one, two, not 'three'"):
+        s.refuse_wrong({"backend": "three"}, known)
+
+
+def test_one_module_imports_sglang() -> None:
+    """What another release may rename is in one place."""
+    root = Path(__file__).parents[4]
+    pattern = re.compile(r"^\s*(from|import)\s+sglang\b", re.MULTILINE)
+    files = [file for part in ("core", "plugins") for file in (root / part).rglob("*.py")]
+    assert len(files) > 100
+    assert [file.name for file in files if pattern.search(file.read_text("utf-8"))] == ["adapter.py"]
 
 
 def test_what_is_set_passes_through_and_ours_stays(tmp_path) -> None:
