@@ -1,6 +1,6 @@
 """Short clips of English speech, with which recipes that hear can be tried.
 
-``data/*.flac`` (16 kHz, 3.4 to 3.7 s) was spoken by hibari-tts 0.2.1 (Apache-2.0) with seed 0; 0.3 s of silence around.
+``data/*.flac``: synthetic speech (NOTICE says whose), 16 kHz, 3.4 to 3.7 s with 0.3 s of silence around.
 """
 
 from __future__ import annotations
