@@ -157,8 +157,9 @@ def choose_engine(configs: Sequence[RecipeConfig], engine: str, source: str) -> 
 def engine_for(plugins: Plugins, stage: CheckedStage) -> tuple[str, Any, str]:
     """Choose the engine of an AR stage: ``(name, factory, reason)``.
 
-    A factory may offer ``probe() -> str | None``, which says why it cannot run here, and ``preference: int``; ``auto``
-    takes the most preferred one that can run.
+    A factory may offer ``probe() -> str | None``, which says why it cannot run here, and
+    ``preference(stage options) -> int``; ``auto`` takes the most preferred one that can run. One with ``takes_source``
+    cannot run a stage without :meth:`~omni.stages.AR.source`.
     """
     registry = plugins.engines()
     options: Any = stage.options
@@ -180,12 +181,15 @@ def engine_for(plugins: Plugins, stage: CheckedStage) -> tuple[str, Any, str]:
         try:
             factory = import_path(path, f"engine {name!r}")
             reason = _probe(factory)
+            if not reason and getattr(factory, "takes_source", False) and stage.cls.source is AR.source:  # type: ignore[attr-defined]
+                reason = "the stage has no source() for it"
         except ConfigError as error:
             reason = error.message
         if reason:
             refused.append(f"{name}: {reason}")
         else:
-            candidates.append((getattr(factory, "preference", 0), name, factory))
+            prefer = getattr(factory, "preference", None)
+            candidates.append((prefer(options) if prefer is not None else 0, name, factory))
     if not candidates:
         raise ConfigError(f"{what}: no AR engine can run here ({'; '.join(refused)})")
     _, name, factory = max(candidates, key=lambda c: c[0])

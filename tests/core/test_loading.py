@@ -127,7 +127,12 @@ class Factory:
         raise AssertionError("not here")
 
 
+class Elsewhere(Factory):
+    takes_source = True
+
+
 SLOW, FAST, BEST = Factory(1), Factory(5), Factory(9, "needs a GPU")
+ELSEWHERE = Elsewhere(20)
 
 
 class Engines:
@@ -157,6 +162,13 @@ def test_auto_takes_the_most_preferred_engine_that_can_run_and_says_why() -> Non
     assert "best: needs a GPU" in reason
     assert "missing: engine 'missing': there is no module" in reason
     assert reason.startswith("auto; ")
+
+
+def test_auto_takes_no_engine_that_the_stage_cannot_be_built_for() -> None:
+    engines: Any = Engines(elsewhere=f"{__name__}:ELSEWHERE")
+    name, _, reason = engine_for(engines, ar())
+    assert name == "fast"
+    assert "elsewhere: the stage has no source() for it" in reason
 
 
 def test_an_engine_that_is_asked_for() -> None:

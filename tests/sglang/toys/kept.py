@@ -40,6 +40,10 @@ class KeptEngine:
     def abort(self, handle: Handle) -> None:
         self._engine.abort(handle)
 
+    @property
+    def down(self) -> str | None:
+        return self._engine.down
+
     def stats(self) -> EngineStats:
         return self._engine.stats()
 

@@ -41,14 +41,14 @@ class SGLangFactory:
             return f"SGLang {found} is installed, omni supports {SUPPORTED} ({PIP_LINE})"
         return None
 
-    @property
-    def preference(self) -> int:
-        """Above the embedded engine where there is a GPU; on a CPU only when it is asked for."""
-        if find_spec("torch") is None:
-            return -10
-        import torch
+    def preference(self, options: Any) -> int:
+        """Above the embedded engine for a stage that computes on CUDA; elsewhere only when it is asked for."""
+        device = str(getattr(options, "device", "auto"))
+        if device == "auto" and find_spec("torch") is not None:
+            import torch
 
-        return 10 if torch.cuda.is_available() else -10
+            return 10 if torch.cuda.is_available() else -10
+        return 10 if device.startswith("cuda") else -10
 
 
 create_engine = SGLangFactory()

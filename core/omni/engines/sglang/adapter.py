@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from sglang.srt.layers.activation import SiluAndMul
 from sglang.srt.layers.layernorm import RMSNorm
@@ -31,10 +32,9 @@ __all__ = [
     "child_pids",
     "ended",
     "generate",
-    "leftovers",
     "load",
     "on_failure",
-    "option_names",
+    "option_types",
     "rotary",
     "sampled",
     "start",
@@ -69,18 +69,35 @@ def sampled(logits: torch.Tensor) -> LogitsProcessorOutput:
 # In the process of the engine ---------------------------------------------------------------------------------------
 
 
-def option_names() -> frozenset[str]:
-    """Every field of SGLang's server arguments."""
+def option_types() -> dict[str, Any]:
+    """The fields of SGLang's server arguments."""
     from sglang.srt.server_args import ServerArgs
 
-    return frozenset(name for name in ServerArgs.__struct_fields__ if not name.startswith("_"))
+    return {field.name: field.type for field in msgspec.structs.fields(ServerArgs) if not field.name.startswith("_")}
 
 
-def start(arguments: Mapping[str, Any]) -> Any:
-    """SGLang's engine; blocks until the model is loaded. Must be called on the main thread."""
+def start(arguments: Mapping[str, Any], leaves: Callable[[list[str]], None]) -> Any:
+    """SGLang's engine; blocks until the model is loaded. Must be called on the main thread. ``leaves`` is told in
+    advance which files SGLang makes and does not remove: its sockets, and the load that its schedulers publish."""
     from sglang.srt.entrypoints.engine import Engine
+    from sglang.srt.managers.load_snapshot import shm_path_for
+    from sglang.srt.server_args import PortArgs
 
-    return Engine(**arguments)
+    choose = PortArgs.init_new
+
+    # An engine that fails to start gives no other way to learn its names.
+    def noted(*arguments: Any, **options: Any) -> Any:
+        made = choose(*arguments, **options)
+        ports = vars(made)
+        sockets = [str(v).removeprefix("ipc://") for v in ports.values() if str(v).startswith("ipc://")]
+        leaves([*sockets, shm_path_for(ports["instance_id"])])
+        return made
+
+    PortArgs.init_new = staticmethod(noted)
+    try:
+        return Engine(**arguments)
+    finally:
+        PortArgs.init_new = staticmethod(choose)
 
 
 def child_pids(engine: Any) -> list[int]:
@@ -98,15 +115,6 @@ def on_failure(engine: Any, call: Callable[[], None]) -> None:
 def token_capacity(engine: Any) -> int:
     """Positions that the KV cache holds."""
     return int(engine.get_server_info()["max_total_num_tokens"])
-
-
-def leftovers(engine: Any) -> list[str]:
-    """Files that SGLang makes and does not remove: its sockets, and the load that its schedulers publish."""
-    from sglang.srt.managers.load_snapshot import shm_path_for
-
-    ports = vars(engine.port_args)
-    sockets = [str(v).removeprefix("ipc://") for v in ports.values() if str(v).startswith("ipc://")]
-    return [*sockets, shm_path_for(ports["instance_id"])]
 
 
 def generate(

@@ -18,27 +18,12 @@ from omni.engines.base import EngineStats, Handle, ModelSource, Prompt, Sampling
 from omni.engines.inputs import check_sampling, columns_of, context_error, seed_of
 from omni.engines.sglang import request as requests
 from omni.engines.sglang import wire
+from omni.engines.sglang.live import LiveRequest
 from omni.engines.sglang.process import Process
 from omni.engines.sglang.settings import SLACK, arguments, model_settings, parse_options, write_folder
 from omni.errors import BadRequest, Busy, ConfigError, OmniError, StageFailed, Unavailable, from_wire
 
 log = logging.getLogger("omni.engines.sglang")
-
-
-class _Request:
-    """One request; also its handle. ``waiting`` are steps that its sink has no room for yet; it has ``ended`` when
-    nothing of it is left in SGLang."""
-
-    def __init__(self, request_id: str, number: int, sink: Sink, prompt_tokens: int) -> None:
-        self.request_id = request_id
-        self.number = number
-        self.sink = sink
-        self.prompt_tokens = prompt_tokens
-        self.waiting: deque[StepOutput] = deque()
-        self.steps = 0
-        self.retractions = 0
-        self.ended = False
-        self.aborted = False
 
 
 class SGLangEngine:
@@ -63,12 +48,12 @@ class SGLangEngine:
         self._failure: ConfigError | None = None
         self._closing = False
         self._down: str | None = "the engine has not been started"
-        self._aborts: deque[_Request] = deque()
+        self._aborts: deque[LiveRequest] = deque()
         self.max_tokens = 0
         self._kv_tokens = 0
         self._lock = threading.Lock()
         # Guarded by _lock. Only the engine's thread removes requests.
-        self._live: dict[int, _Request] = {}
+        self._live: dict[int, LiveRequest] = {}
         self._load = wire.Load(0, 0, 0)
         self._prefix_hits = self._prompt_tokens = self._generated = self._steps = self._preemptions = 0
 
@@ -80,6 +65,8 @@ class SGLangEngine:
         Raises:
             ConfigError: an option that SGLang does not have, or whatever else kept it from starting.
         """
+        if self._folder is not None:
+            raise RuntimeError("an engine is started once")
         self._folder = tempfile.TemporaryDirectory(prefix="omni-sglang-")
         folder = Path(self._folder.name)
         write_folder(folder, self._shape, self._settings)
@@ -120,7 +107,7 @@ class SGLangEngine:
             raise context_error(len(columns), params.max_new_tokens, self.max_tokens)
         self._source.check(prompt, params)
         self._check_candidates(params)
-        made = _Request(request_id, next(self._numbers), sink, len(columns))
+        made = LiveRequest(request_id, next(self._numbers), sink, len(columns))
         order = wire.Submit(
             made.number,
             requests.prefix_ids(prompt, columns, self._key, made.number).tobytes(),
@@ -152,7 +139,7 @@ class SGLangEngine:
         return self._down
 
     def abort(self, handle: Handle) -> None:
-        if not isinstance(handle, _Request):
+        if not isinstance(handle, LiveRequest):
             raise TypeError("abort takes what submit gave")
         handle.aborted = True
         self._aborts.append(handle)
@@ -192,6 +179,9 @@ class SGLangEngine:
                 self._after_wake()
         except (EOFError, OSError):
             pass
+        except Exception as cause:
+            log.exception("the thread of the SGLang engine has failed")
+            error = StageFailed(f"the thread of the SGLang engine has failed: {type(cause).__name__}: {cause}")
         words = self._process.reap()
         if self._closing:
             error = Unavailable("the engine is closed")
@@ -216,9 +206,10 @@ class SGLangEngine:
 
     def _take(self, report: wire.Report) -> None:
         match report:
-            case wire.Ready():
+            case wire.Leaves():
                 assert self._process is not None
                 self._process.leftovers = report.files
+            case wire.Ready():
                 self._kv_tokens = report.tokens
                 page = int(self._options.arguments().get("page_size") or 1)
                 self.max_tokens = min(self._shape.max_positions, report.tokens - 2 * page - SLACK)
@@ -239,7 +230,7 @@ class SGLangEngine:
                         self._tell(request, lambda r: r.sink.fail(error))
                     self._forget_if_done(request)
 
-    def _advance(self, request: _Request, report: wire.Columns) -> None:
+    def _advance(self, request: LiveRequest, report: wire.Columns) -> None:
         with self._lock:
             if not request.steps:
                 self._prefix_hits += report.cached
@@ -266,10 +257,10 @@ class SGLangEngine:
                 last.codes = None
         self._deliver(request)
 
-    def _deliver(self, request: _Request) -> None:
+    def _deliver(self, request: LiveRequest) -> None:
         """Give the sink what it has room for."""
 
-        def push(r: _Request) -> None:
+        def push(r: LiveRequest) -> None:
             while r.waiting and not r.aborted and r.sink.room() > 0:
                 output = r.waiting.popleft()
                 r.sink.push(output)
@@ -290,12 +281,12 @@ class SGLangEngine:
             self._deliver(request)
             self._forget_if_done(request)
 
-    def _forget_if_done(self, request: _Request) -> None:
+    def _forget_if_done(self, request: LiveRequest) -> None:
         if request.ended and (request.aborted or not request.waiting):
             with self._lock:
                 self._live.pop(request.number, None)
 
-    def _tell(self, request: _Request, call: Callable[[_Request], None]) -> None:
+    def _tell(self, request: LiveRequest, call: Callable[[LiveRequest], None]) -> None:
         """Call a request's sink; one that raises loses its request and harms no other."""
         if request.aborted:
             return

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,27 +31,29 @@ def main() -> None:
     connection = Connection(int(sys.argv[1]))
     start = wire.receive_order(connection)
     assert isinstance(start, wire.Start)
-    host = Host(connection)
+    host = Host(connection, str(start.arguments["model_path"]))
     threading.Thread(target=host.listen, name="orders", daemon=True).start()
     try:
-        engine = _start(start)
+        engine = _start(start, host.leaves)
     except Exception as error:  # noqa: BLE001 - told to the server as a typed error
         host.dead(error if isinstance(error, OmniError) else ConfigError(f"SGLang did not start: {error}"))
         return
     host.serve(engine)
 
 
-def _start(start: wire.Start) -> Any:
+def _start(start: wire.Start, leaves: Callable[[list[str]], None]) -> Any:
     from omni.engines.sglang import adapter
-    from omni.engines.sglang.settings import refuse_unknown
+    from omni.engines.sglang.settings import refuse_wrong
 
-    refuse_unknown(start.by_user, adapter.option_names())
-    return adapter.start(start.arguments)
+    refuse_wrong({name: start.arguments[name] for name in start.by_user}, adapter.option_types())
+    return adapter.start(start.arguments, leaves)
 
 
 class Host:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, folder: str) -> None:
         self._connection = connection
+        self._folder = folder
+        self._files: list[str] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._engine: Any
         self._processor: str
@@ -60,11 +65,15 @@ class Host:
     # On a thread of its own ---------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Take the server's orders. When it is gone, end this process and everything below it."""
+        """Take the server's orders. When it is gone, remove what it would have removed, and end this process and
+        everything below it."""
         while True:
             try:
                 order = wire.receive_order(self._connection)
             except (EOFError, OSError):
+                shutil.rmtree(self._folder, ignore_errors=True)
+                for file in self._files:
+                    Path(file).unlink(missing_ok=True)
                 os.killpg(0, signal.SIGKILL)
             # The server sends requests only after it knows that we are ready.
             assert self._loop is not None
@@ -75,13 +84,17 @@ class Host:
     def dead(self, error: OmniError) -> None:
         wire.send_reports(self._connection, [wire.Dead(error.to_wire())])
 
+    def leaves(self, files: list[str]) -> None:
+        self._files = files
+        wire.send_reports(self._connection, [wire.Leaves(files)])
+
     def serve(self, engine: Any) -> None:
         from omni.engines.sglang import adapter
         from omni.engines.sglang.models.ar import Deliver
 
         self._engine = engine
         self._processor = Deliver.to_str()
-        ready = wire.Ready(adapter.token_capacity(engine), adapter.leftovers(engine))
+        ready = wire.Ready(adapter.token_capacity(engine))
         loop: asyncio.AbstractEventLoop = engine.loop
         for pid in adapter.child_pids(engine):
             loop.add_reader(os.pidfd_open(pid), self._child_died, pid)

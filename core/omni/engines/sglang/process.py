@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
+from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -99,8 +100,10 @@ class Process:
         # Its children die with it, and only then is the log at its end.
         self._pump.join(_GROUP_SECONDS)
         if self._pump.is_alive():
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._pump.join()
+            # One that is left keeps the group's number from being given to others.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._pump.join(_GROUP_SECONDS)
         with self._sending:
             self._connection.close()
         self._woken.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,8 +28,18 @@ OURS = {
     "incremental_streaming_output": "omni needs it",
     "disable_overlap_schedule": "the next step's input is made from this step's codes",
     "disable_prefill_cuda_graph": "prompts are embedded on the host",
+    "cuda_graph_backend_prefill": "prompts are embedded on the host",
+    "cuda_graph_config": "set the options of decode graphs one by one",
+    "enable_mixed_chunk": "prompts and decode steps run apart",
+    "enable_torch_compile": "the step is the plugin's",
+    "is_embedding": "the model generates",
+    "preferred_sampling_params": "a request's own parameters are used",
+    "max_queued_requests": "set max_waiting",
+    "nnodes": "the engine runs on one machine",
+    "node_rank": "the engine runs on one machine",
     "pp_size": "the model is not cut into pipeline stages",
     "dp_size": "start several recipes instead",
+    "enable_dp_attention": "start several recipes instead",
     "speculative_algorithm": "the model has no draft model",
     "disaggregation_mode": "prefill and decode run in one engine",
     "enable_lora": "the model takes no adapters",
@@ -71,15 +81,36 @@ def parse_options(options: Mapping[str, Any]) -> SGLangOptions:
         raise ConfigError(f"options of the engine sglang: {lines}") from error
 
 
-def refuse_unknown(arguments: Collection[str], known: Collection[str]) -> None:
-    """Raises :class:`ConfigError` naming what is none of SGLang's options, with what it may have meant."""
+def refuse_wrong(arguments: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """``known``: SGLang's options and their types.
+
+    Raises:
+        ConfigError: naming every option that SGLang does not have, with what may have been meant, and every value of
+            another type or that is none of its choices.
+    """
+    wrong = [why for name, value in arguments.items() if (why := _wrong(name, value, known))]
+    if wrong:
+        raise ConfigError(f"options of the engine sglang: {'; '.join(wrong)}")
+
+
+def _wrong(name: str, value: Any, known: Mapping[str, Any]) -> str | None:
     import difflib
 
-    for name in arguments:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 3)
-            hint = f"; did you mean {' or '.join(close)}?" if close else ""
-            raise ConfigError(f"options of the engine sglang: SGLang has no option {name!r}{hint}")
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        return f"SGLang has no option {name!r}{hint}"
+    try:
+        msgspec.convert(value, known[name])
+    except msgspec.ValidationError as error:
+        return f"{name}: {error}"
+    except TypeError:
+        return None  # a type that cannot be checked from outside: SGLang sees the value as it is
+    for note in getattr(known[name], "__metadata__", ()):
+        choices = getattr(note, "choices", None)
+        if choices and isinstance(value, str) and value not in choices:
+            return f"{name} must be one of {', '.join(map(str, choices))}, not {value!r}"
+    return None
 
 
 def arguments(source: ModelSource, shape: ModelShape, options: SGLangOptions, folder: Path) -> dict[str, Any]:

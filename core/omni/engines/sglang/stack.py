@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,18 @@ from torch import Tensor, nn
 
 from omni.engines.sglang import adapter
 from omni.engines.torch import BlockDims, DecoderLayer, StackDims
+
+
+@contextmanager
+def defaults(device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Where, and of which type, tensors are made that say neither."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with device:
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 class SGLangLayer(nn.Module):
@@ -101,9 +114,11 @@ class SGLangStack(nn.Module):
     def __init__(self, dims: StackDims, *, device: torch.device, dtype: torch.dtype, quant: Any = None) -> None:
         super().__init__()
         self._dims, self._device, self._dtype = dims, device, dtype
-        rope = adapter.rotary(dims.rope(device).table, interleaved=dims.rope_interleaved, dtype=dtype)
-        self.layers = nn.ModuleList(SGLangLayer(dims.block, i, rope, quant) for i in range(dims.layers))
-        self.last_norm = adapter.RMSNorm(dims.block.dim, eps=dims.block.eps)
+        table = dims.rope(device).table
+        with defaults(device, dtype):
+            rope = adapter.rotary(table, interleaved=dims.rope_interleaved, dtype=dtype)
+            self.layers = nn.ModuleList(SGLangLayer(dims.block, i, rope, quant) for i in range(dims.layers))
+            self.last_norm = adapter.RMSNorm(dims.block.dim, eps=dims.block.eps)
 
     @property
     def norm(self) -> Tensor:

@@ -12,7 +12,7 @@ from omni.errors import ErrorInfo
 
 
 class Start(msgspec.Struct, tag=True):
-    """``arguments`` of SGLang; ``known`` are those that were set by the user and must exist."""
+    """``arguments`` of SGLang; those named in ``by_user`` were set by the user and must exist."""
 
     arguments: dict[str, Any]
     by_user: list[str]
@@ -34,11 +34,16 @@ class Abort(msgspec.Struct, tag=True):
 Order = Start | Submit | Abort
 
 
+class Leaves(msgspec.Struct, tag=True):
+    """``files``: what SGLang will leave behind when it is killed."""
+
+    files: list[str]
+
+
 class Ready(msgspec.Struct, tag=True):
-    """``tokens``: positions that the KV cache holds; ``files``: what SGLang leaves behind when it is killed."""
+    """``tokens``: positions that the KV cache holds."""
 
     tokens: int
-    files: list[str]
 
 
 class Columns(msgspec.Struct, tag=True):
@@ -71,7 +76,7 @@ class Dead(msgspec.Struct, tag=True):
     error: ErrorInfo
 
 
-Report = Ready | Columns | Ended | Load | Dead
+Report = Leaves | Ready | Columns | Ended | Load | Dead
 
 _orders = msgspec.msgpack.Decoder(Order)
 _reports = msgspec.msgpack.Decoder(list[Report])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from omni.engines.base import ModelSource, Prompt
 from omni.engines.sglang import adapter, request
 from omni.engines.sglang.settings import ModelSettings
-from omni.engines.sglang.stack import SGLangStack
+from omni.engines.sglang.stack import SGLangStack, defaults
 from omni.engines.torch import PromptSlice, Step
 
 DATA = "omni"
@@ -59,7 +59,8 @@ class OmniARModel(nn.Module):
         settings = msgspec.convert(config.omni, ModelSettings)
         source = _source(settings)
         device = torch.empty(0).device  # SGLang builds models under the device of this rank
-        with torch.no_grad():
+        # Its defaults are for its layers: a plugin that counts on torch's own must get the same weights everywhere.
+        with torch.no_grad(), defaults(torch.device("cpu"), torch.float32):
             self.model: Any = source.build(partial(SGLangStack, quant=quant_config), device=device)
         self._rows = rows = settings.rows + 1  # row 0 is nobody's: padded rows of a captured batch
         self._candidates = settings.candidates
@@ -91,7 +92,9 @@ class OmniARModel(nn.Module):
         if forward_batch.forward_mode.is_decode():
             hidden = self.model.forward(self._inputs[rows], positions, forward_batch)
         else:
-            x = self._admit(forward_batch)
+            # SGLang tunes its kernels with batches of nobody.
+            nobody = forward_batch.sampling_info is None
+            x = self._inputs.new_zeros(len(positions), self.model.width) if nobody else self._admit(forward_batch)
             last = torch.from_numpy(np.cumsum(forward_batch.extend_seq_lens_cpu) - 1).to(x.device)
             hidden = self.model.forward(x, positions, forward_batch)[last]
         step = Step(
@@ -111,6 +114,8 @@ class OmniARModel(nn.Module):
 
     def _needed(self, forward_batch: Any) -> int:
         """As few candidates as hold every choice of this batch; only without graphs, which fix the number."""
+        if forward_batch.sampling_info is None:
+            return 0
         found = [self._request(params).params for params in forward_batch.sampling_info.custom_params]
         top_k = [p.top_k for p in found if p.temperature > 0 and p.top_k != 1]
         if not top_k:
