@@ -1,4 +1,4 @@
-"""What every request passes on its way in and out: its id, the key, the last catch of errors, the count.
+"""What every request passes on its way in and out: its id, the key, other origins, the last catch of errors, the count.
 
 Pure ASGI and the outermost layer: nothing that the framework raises or answers goes around it.
 """
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omni.errors import Cancelled, OmniError, StageFailed, Unauthorized, Unavailable
 from omni.server.body import header
+from omni.server.cors import CrossOrigin
 from omni.server.errors import report, send_error
 from omni.server.exchange import Exchange
 from omni.server.runtime import Runtime
@@ -30,6 +31,7 @@ class Middleware:
         self._direct = direct
         self._runtime = runtime
         self._metrics = runtime.metrics
+        self._cross_origin = CrossOrigin(runtime.settings.cors_origins)
         key = runtime.settings.api_key
         self._key = None if key is None else key.get_secret_value().encode()
 
@@ -57,11 +59,14 @@ class Middleware:
         async def tagged(message: Message) -> None:
             if message["type"] == "http.response.start":
                 exchange.status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", exchange.request_id.encode())]
+                own = (b"x-request-id", exchange.request_id.encode())
+                message["headers"] = [*message["headers"], own, *self._cross_origin.headers(scope)]
             await send(message)
 
         self._metrics.in_flight.inc()
         try:
+            if self._cross_origin.asks(scope):
+                return await self._cross_origin.answer(scope, tagged)
             if not self._allowed(scope):
                 raise Unauthorized("send the server's API key as 'Authorization: Bearer KEY'")
             app = self._direct.get(scope["path"], self._app) if scope["method"] == "POST" else self._app

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 MIB = 1 << 20
 
 _Positive = Annotated[float, Field(gt=0)]
+_Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[!-.0-~]+)$")]
 
 
 class ServerSettings(BaseModel):
@@ -20,6 +21,10 @@ class ServerSettings(BaseModel):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     api_key: SecretStr | None = Field(
         default=None, min_length=1, description="Clients send it as a Bearer token; /health and /ready stay open."
+    )
+    cors_origins: tuple[_Origin, ...] = Field(
+        default=(),
+        description="Origins (https://host:port) whose pages may use the server from a browser; '*' for any.",
     )
     aliases: bool = Field(default=True, description="Understand OpenAI's names of models and voices.")
     max_upload_mb: _Positive = Field(default=1024, description="One uploaded file.")
