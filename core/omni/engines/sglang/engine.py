@@ -51,6 +51,7 @@ class SGLangEngine:
         self._aborts: deque[LiveRequest] = deque()
         self.max_tokens = 0
         self._kv_tokens = 0
+        self._life = threading.Lock()  # guards against a close while processes and threads are being started
         self._lock = threading.Lock()
         # Guarded by _lock. Only the engine's thread removes requests.
         self._live: dict[int, LiveRequest] = {}
@@ -65,26 +66,27 @@ class SGLangEngine:
         Raises:
             ConfigError: an option that SGLang does not have, or whatever else kept it from starting.
         """
-        if self._folder is not None:
-            raise RuntimeError("an engine is started once")
-        self._folder = tempfile.TemporaryDirectory(prefix="omni-sglang-")
-        folder = Path(self._folder.name)
-        write_folder(folder, self._shape, self._settings)
-        self._process = Process(self._source.device)
-        self._process.send(
-            wire.Start(arguments(self._source, self._shape, self._options, folder), list(self._options.arguments()))
-        )
-        self._thread = threading.Thread(target=self._main, name="omni-sglang-engine", daemon=True)
-        self._thread.start()
+        with self._life:
+            if self._folder is not None or self._closing:
+                raise RuntimeError("an engine is started once")
+            self._folder = tempfile.TemporaryDirectory(prefix="omni-sglang-")
+            folder = Path(self._folder.name)
+            write_folder(folder, self._shape, self._settings)
+            self._process = Process(self._source.device)
+            ours = arguments(self._source, self._shape, self._options, folder)
+            self._process.send(wire.Start(ours, list(self._options.arguments())))
+            self._thread = threading.Thread(target=self._main, name="omni-sglang-engine", daemon=True)
+            self._thread.start()
         self._started.wait()
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
         """Fail what is left with :class:`Unavailable` and end SGLang's processes."""
-        self._closing = True
-        if self._process is not None:
-            self._process.end()
+        with self._life:
+            self._closing = True
+            if self._process is not None:
+                self._process.end()
         if self._thread is not None:
             self._thread.join()
         if self._folder is not None:
