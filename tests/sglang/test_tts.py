@@ -37,11 +37,13 @@ def closing() -> Iterator[None]:
         kept.running.popitem()[1].close()
 
 
+OPTIONS = {"max_total_tokens": 16384, "max_running_requests": 16}
+
 TestConformance = conformance(
     "qwen3-tts-0.6b-base",
     plugins=plugins,
     weights=str(folders()["base"]),
-    sets=["ar.engine=kept", "ar.kept.max_total_tokens=16384", "ar.kept.max_running_requests=16"],
+    sets=["ar.engine=kept", *(f"ar.kept.{name}={value}" for name, value in OPTIONS.items())],
     samples=brief_clones(),
 )
 
@@ -51,8 +53,11 @@ def source(kind: str) -> TalkerSource:
 
 
 @pytest.fixture(scope="module")
-def engine(start: Any) -> Any:
-    return start(source("base"), max_total_tokens=4096, max_running_requests=16)
+def engine() -> Any:
+    """The one that the conformance kit has left running."""
+    import kept
+
+    return kept.engine(source("base"), OPTIONS)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,15 @@ from omni.engines.sglang.engine import SGLangEngine
 running: dict[str, SGLangEngine] = {}
 
 
+def engine(model: ModelSource, options: Mapping[str, Any]) -> SGLangEngine:
+    """The one of this model and these options; started when there is none."""
+    key = repr((model, sorted(options.items())))
+    if key not in running:
+        running[key] = create_engine(model, options)
+        running[key].start()
+    return running[key]
+
+
 class Kept:
     takes_source = True
 
@@ -27,11 +36,7 @@ class KeptEngine:
         self._engine: SGLangEngine
 
     def start(self) -> None:
-        key = repr((self._model, sorted(self._options.items())))
-        if key not in running:
-            running[key] = create_engine(self._model, self._options)
-            running[key].start()
-        self._engine = running[key]
+        self._engine = engine(self._model, self._options)
         self.max_tokens = self._engine.max_tokens
 
     def submit(self, request_id: str, prompt: Prompt, params: SamplingParams, sink: Sink) -> Handle:
