@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 MIB = 1 << 20
 
 _Positive = Annotated[float, Field(gt=0)]
-_Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[!-.0-~]+)$")]
+
+
+def _is_origin(text: str) -> str:
+    if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[!-.0-~]+", text):
+        raise ValueError("must be '*' or an origin such as https://host:port, without a path")
+    return text
+
+
+_Origin = Annotated[str, AfterValidator(_is_origin)]
 
 
 class ServerSettings(BaseModel):
