@@ -59,7 +59,7 @@ check: lint types test
 
 bench: $(VENV)/.installed
 	$(BIN)/python bench/startup.py
-	$(BIN)/python bench/hop.py
+	$(BIN)/python bench/hop.py --awake
 	$(BIN)/python bench/framework_cost.py
 	$(BIN)/python bench/speech_latency.py
 	$(BIN)/python bench/roundtrip.py
