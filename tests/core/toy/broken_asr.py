@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+from together import Together
 from toy_asr import LETTER, RATE, Cut, Heard, Recognise, Window, Write
 
 from omni import BadRequest, Message, TranscriptChunk, TranscriptionRequest, Word
@@ -99,6 +100,8 @@ class KeyOfLength(Recognise):
 
 class Remembers(Recognise):
     """What it has heard before, also for somebody else, goes on in the next text."""
+
+    Options = Together
 
     def load(self) -> None:
         self.last: list[Word] = []

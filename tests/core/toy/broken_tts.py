@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import toy_engine
+from together import Together
 from toy_tts import Embed, Features, Params, Sentence, Speak, Split
 
 from omni import BadRequest, EncoderOptions, Message, SpeechRequest, hookimpl
@@ -120,6 +121,8 @@ class Whatever(Split):
 
 class BatchNorm(Embed):
     """The result depends on who shares the batch."""
+
+    Options = Together
 
     def encode(self, batch: Sequence[Sentence]) -> list[Features]:
         features = super().encode(batch)
