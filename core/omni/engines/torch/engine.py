@@ -209,7 +209,8 @@ class TorchEngine:
                 self._scheduler.add(request)
             for request in aborted:
                 self._end(request)
-            self._snapshot()
+            if added or aborted:
+                self._snapshot()
         return True
 
     def _round(self) -> bool:

@@ -37,11 +37,10 @@ def parts(pages: Sequence[int], limit: int, page_bytes: int, pass_bytes: int) ->
     ``page_bytes`` for every page of padding, in each of three ways: found, laid out, used.
     """
     found: list[Span] = []
-    end, first = len(pages), len(pages) - 1
+    end = len(pages)
     while end:
         size = bucket(pages[end - 1], limit, _SMALLEST)
-        padding = 0
-        first = end
+        padding, first = 0, end
         while first:
             own = bucket(pages[first - 1], limit, _SMALLEST)
             padding += 3 * page_bytes * (size - own)
