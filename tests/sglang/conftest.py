@@ -151,6 +151,16 @@ def start() -> Iterator[Callable[..., Any]]:
         engine.close()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def closing() -> Iterator[None]:
+    """Close the engines that the conformance kit was given of a file, see :mod:`kept`."""
+    import kept
+
+    yield
+    while kept.running:
+        kept.running.popitem()[1].close()
+
+
 @pytest.fixture(scope="session")
 def work(golden: dict[str, Any]) -> list[tuple[Any, Any]]:
     """16 requests: all kinds of prompts, greedy and sampled in many ways."""

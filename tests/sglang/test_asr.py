@@ -6,12 +6,10 @@ import asyncio
 import io
 import json
 import wave
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
-import pytest
 from safetensors.numpy import load_file
 
 from omni import TranscriptionRequest
@@ -25,15 +23,6 @@ from qwen3_asr.transcripts import parse
 WEIGHTS = Path(__file__).parents[1] / "data" / "qwen3_asr" / "asr"
 
 plugins = Plugins.load([EntryPoint("qwen3_asr", "qwen3_asr", "omni"), EntryPoint("kept", "kept", "omni")])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def closing() -> Iterator[None]:
-    import kept
-
-    yield
-    while kept.running:
-        kept.running.popitem()[1].close()
 
 
 SETS = ("ar.engine=kept", "ar.kept.max_total_tokens=16384", "ar.kept.max_running_requests=16")

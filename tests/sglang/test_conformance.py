@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
-
-import pytest
 
 from omni.plugins import Plugins
 from omni.testing import conformance
@@ -14,15 +11,6 @@ from omni.testing import conformance
 CKPT = Path(__file__).parents[1] / "data" / "fish_s2pro" / "ckpt"
 
 plugins = Plugins.load([EntryPoint("fish_s2pro", "fish_s2pro", "omni"), EntryPoint("kept", "kept", "omni")])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def closing() -> Iterator[None]:
-    import kept
-
-    yield
-    while kept.running:
-        kept.running.popitem()[1].close()
 
 
 TestConformance = conformance(

@@ -28,15 +28,6 @@ from qwen3_tts.tokenizer import QwenTokenizer
 plugins = Plugins.load([EntryPoint("qwen3_tts", "qwen3_tts", "omni"), EntryPoint("kept", "kept", "omni")])
 
 
-@pytest.fixture(scope="module", autouse=True)
-def closing() -> Iterator[None]:
-    import kept
-
-    yield
-    while kept.running:
-        kept.running.popitem()[1].close()
-
-
 OPTIONS = {"max_total_tokens": 16384, "max_running_requests": 16}
 
 TestConformance = conformance(
